@@ -1,0 +1,44 @@
+# Helpers that give every target the same warnings, sanitizers and include root.
+
+set(ASYMKV_WARNINGS
+    -Wall -Wextra -Wconversion -Wsign-conversion -Wvla -Wnon-virtual-dtor -Wcast-align -Wshadow)
+
+function(asymkv_target_defaults target)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${ASYMKV_WARNINGS}>)
+  if(ASYMKV_WERROR)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  endif()
+  if(ASYMKV_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ASYMKV_SANITIZE}
+                                             -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+    target_link_options(${target} PUBLIC -fsanitize=${ASYMKV_SANITIZE})
+  endif()
+endfunction()
+
+# asymkv_library(NAME SOURCES a.cc ... DEPS lib ...): a static library of one rung of the ladder.
+function(asymkv_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  asymkv_target_defaults(${name})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+# asymkv_test(NAME SOURCES a_test.cc ... DEPS lib ... [LABELS l ...]): one GoogleTest program, one ctest entry.
+# Tests find the source tree through the environment variable ASYMKV_SOURCE_DIR.
+function(asymkv_test name)
+  if(NOT ASYMKV_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  asymkv_target_defaults(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    ENVIRONMENT "ASYMKV_SOURCE_DIR=${PROJECT_SOURCE_DIR};ASYMKV_BINARY_DIR=${PROJECT_BINARY_DIR}"
+    SKIP_REGULAR_EXPRESSION "ASYMKV_TEST_SKIPPED_ENTIRELY")
+endfunction()

@@ -1,0 +1,100 @@
+#include "asymkv/base/json.h"
+
+#include <cmath>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+
+namespace asymkv {
+namespace {
+
+void check_finite(const Json& value) {
+  if (value.is_number_float()) {
+    ASYMKV_CHECK(std::isfinite(value.get<double>()), "a JSON number is {}", value.get<double>());
+  } else if (value.is_structured()) {
+    for (const auto& item : value) check_finite(item);
+  }
+}
+
+bool present(const Json& object, const std::string& field) {
+  return object.is_object() && object.contains(field) && !object.at(field).is_null();
+}
+
+[[noreturn]] void throw_wrong_type(const Json& actual, const std::string& field, const char* expected,
+                                   std::string_view origin) {
+  throw_bad_input("{}: field \"{}\" must be {}, found {}", origin, field, expected, actual.type_name());
+}
+
+}  // namespace
+
+std::string canonical_json(const Json& value) {
+  check_finite(value);
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json parse_json(std::string_view text, std::string_view origin) {
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const Json::parse_error& e) {
+    throw_bad_input("{} is not valid JSON at byte {}", origin, e.byte);
+  } catch (const Json::exception& e) {
+    throw_bad_input("{} is not valid JSON: {}", origin, e.what());
+  }
+}
+
+Json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_text_file(path), path.string());
+}
+
+const Json& require_field(const Json& object, const std::string& field, std::string_view origin) {
+  if (!object.is_object()) throw_bad_input("{} must be a JSON object, found {}", origin, object.type_name());
+  const auto it = object.find(field);
+  if (it == object.end()) throw_bad_input("{}: field \"{}\" is missing", origin, field);
+  return *it;
+}
+
+int64_t require_int(const Json& object, const std::string& field, std::string_view origin) {
+  const Json& value = require_field(object, field, origin);
+  if (!value.is_number_integer()) throw_wrong_type(value, field, "an integer", origin);
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    throw_bad_input("{}: field \"{}\" is too large", origin, field);
+  }
+  return value.get<int64_t>();
+}
+
+double require_number(const Json& object, const std::string& field, std::string_view origin) {
+  const Json& value = require_field(object, field, origin);
+  if (!value.is_number()) throw_wrong_type(value, field, "a number", origin);
+  return value.get<double>();
+}
+
+std::string require_string(const Json& object, const std::string& field, std::string_view origin) {
+  const Json& value = require_field(object, field, origin);
+  if (!value.is_string()) throw_wrong_type(value, field, "a string", origin);
+  return value.get<std::string>();
+}
+
+bool require_bool(const Json& object, const std::string& field, std::string_view origin) {
+  const Json& value = require_field(object, field, origin);
+  if (!value.is_boolean()) throw_wrong_type(value, field, "true or false", origin);
+  return value.get<bool>();
+}
+
+int64_t int_or(const Json& object, const std::string& field, int64_t fallback, std::string_view origin) {
+  return present(object, field) ? require_int(object, field, origin) : fallback;
+}
+
+double number_or(const Json& object, const std::string& field, double fallback, std::string_view origin) {
+  return present(object, field) ? require_number(object, field, origin) : fallback;
+}
+
+bool bool_or(const Json& object, const std::string& field, bool fallback, std::string_view origin) {
+  return present(object, field) ? require_bool(object, field, origin) : fallback;
+}
+
+std::string string_or(const Json& object, const std::string& field, const std::string& fallback,
+                      std::string_view origin) {
+  return present(object, field) ? require_string(object, field, origin) : fallback;
+}
+
+}  // namespace asymkv
