@@ -1,0 +1,22 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "asymkv/base/json.h"
+
+namespace asymkv::app {
+
+// What the chosen subcommand will do once the command line has been read; returns the process exit code.
+using Action = std::function<int()>;
+
+// One function per subcommand file: adds the subcommand with its options and, in its callback, sets `action`.
+using AddCommand = void (*)(CLI::App& root, Action& action);
+
+void add_stats_command(CLI::App& root, Action& action);
+
+// Prints one JSON object and a newline on stdout. Human text and progress go to stderr, so --json output stays clean.
+void print_json(const Json& value);
+
+}  // namespace asymkv::app
