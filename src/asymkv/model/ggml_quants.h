@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace asymkv {
+
+// Type ids of the GGUF container (ggml.h, enum ggml_type) that this library decodes.
+enum class GgmlType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ6_K = 14,
+  kBF16 = 30,
+};
+
+struct GgmlTypeTraits {
+  std::string_view name;  // "Q4_K"
+  int64_t block_elems;    // elements of one block; rows are whole blocks
+  int64_t block_bytes;    // stored bytes of one block
+};
+
+// Null if the id is not one of GgmlType.
+const GgmlTypeTraits* find_ggml_type(uint32_t id);
+// Name of any id of the container ("IQ4_XS", also for types not decoded here), or "" if no such id is known.
+std::string_view ggml_type_name(uint32_t id);
+
+// Exact widening of whole blocks: the same float32 operations, in the same order, as gguf-py's dequantize, so that
+// equal bytes give equal bits. Little-endian input, any alignment. out.size() must be a multiple of block_elems and
+// stored.size() the matching byte count; throws Error{kInternal} otherwise.
+void dequantize_ggml(GgmlType type, std::span<const std::byte> stored, std::span<float> out);
+
+}  // namespace asymkv
