@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "asymkv/base/json.h"
+
+namespace asymkv {
+
+struct EncodeOptions {
+  // Adds what the tokenizer's own rule puts around a single text (post_processor template, GGUF add_bos_token):
+  // usually BOS in front, nothing for most Qwen2 models.
+  bool add_special = true;
+  // Recognises special tokens ("<|im_start|>") written in the text. Set it to false for text from users that must not
+  // be able to write control tokens: they are then encoded as plain characters.
+  bool parse_special = true;
+};
+
+// What a GGUF file says about its tokenizer (keys tokenizer.ggml.*), by value.
+struct GgufTokenizerData {
+  std::string model;                 // tokenizer.ggml.model: only "gpt2" (byte-level BPE) is served
+  std::string pre;                   // tokenizer.ggml.pre: "qwen2", "smollm" or "gpt-2"
+  std::vector<std::string> tokens;   // by id, in byte-level characters
+  std::vector<int32_t> token_types;  // by id: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;   // "left right", best first
+  std::optional<int64_t> bos;
+  std::vector<int64_t> eos;  // eos_token_id, then eot_token_id where present
+  bool add_bos = false;
+};
+
+// A byte-level BPE tokenizer. Immutable and cheap to copy; all const members may be called from many threads.
+class Tokenizer {
+ public:
+  // Hugging Face tokenizer.json. `config` is the parsed tokenizer_config.json beside it, or null: it names bos_token
+  // and eos_token, which tokenizer.json does not. `origin` (a path) is named in errors. Throws Error{kBadInput} for a
+  // malformed file, Error{kUnsupported} for a construct that is not served; both name the field.
+  static Tokenizer from_json(const Json& tokenizer, std::string_view origin, const Json& config = Json());
+
+  // Same errors as from_json; the field is the GGUF key.
+  static Tokenizer from_gguf_data(const GgufTokenizerData& data, std::string_view origin);
+
+  // Token ids of `text`, which must be valid UTF-8 (Error{kBadInput} with the byte offset otherwise).
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  // Text of the ids, always valid UTF-8: a byte sequence that is not becomes U+FFFD (one for each maximal ill-formed
+  // part, as Unicode recommends). An id without a token (vocabularies are padded) adds nothing.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // The exact bytes one token stands for, perhaps a part of a UTF-8 sequence; empty for an id without a token.
+  std::string token_bytes(int32_t id) const;
+
+  // Highest id that has a token, plus one. A model's logits may be wider (padding).
+  int64_t vocab_size() const;
+  std::optional<int32_t> bos_id() const;
+  // Ids that end a turn, in the order the source lists them; empty when it names none.
+  const std::vector<int32_t>& eos_ids() const;
+  // Id of a token in its published spelling ("<|im_end|>", "Ġthe").
+  std::optional<int32_t> token_id(std::string_view token) const;
+  bool is_special(int32_t id) const;
+  // SHA-256 over everything that decides ids and text: vocabulary, merges, patterns, added tokens, template.
+  std::string sha256() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Turns ids that arrive one by one into text, holding back an incomplete UTF-8 sequence until it is complete or known
+// to be ill-formed. All pieces put together equal Tokenizer::decode of all ids. One object a stream; not thread-safe.
+class StreamDecoder {
+ public:
+  StreamDecoder(Tokenizer tokenizer, bool skip_special);
+  // Text that became complete with this id; often empty.
+  std::string push(int32_t id);
+  // End of the stream: an incomplete sequence held back becomes U+FFFD. The object may then be used anew.
+  std::string flush();
+
+ private:
+  Tokenizer tokenizer_;
+  bool skip_special_;
+  std::string held_;  // at most 3 bytes: a prefix of a UTF-8 sequence
+};
+
+// The tokenizer of a model: a folder with tokenizer.json (and tokenizer_config.json, generation_config.json where
+// present), a tokenizer.json file itself, or a .gguf file. Throws Error{kBadInput} or Error{kUnsupported}.
+Tokenizer load_tokenizer(const std::filesystem::path& model_path);
+
+}  // namespace asymkv
