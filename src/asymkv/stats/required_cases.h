@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "asymkv/stats/intervals.h"
+
+namespace asymkv::stats {
+
+// What a protocol can reach before it runs. `alpha` is that of one bound. All throw Error{kUsage} on alpha outside
+// (0, 0.5), on limits outside (0, 1) and where the answer would exceed kMaxCases.
+
+// Fewest cases for which zero losses bring the Clopper-Pearson upper bound down to `limit` (a fraction, say 0.02).
+int64_t cases_for_limit(double limit, double alpha);
+
+// Most losses among n cases whose Clopper-Pearson upper bound is still <= limit; nullopt if even zero losses miss it.
+std::optional<int64_t> most_losses_for_limit(int64_t n, double limit, double alpha);
+
+// Fewest cases for which the lower Tango bound reaches `margin` (a negative fraction, say -0.01) with no discordant
+// pair at all.
+int64_t cases_for_margin(double margin, double alpha);
+
+// Fewest cases for which the same share of lost and gained cases as observed (both >= 0, lost + gained <= n) would
+// clear the limit or the margin; nullopt if no number does, because the observed rate itself lies beyond it. A plain
+// projection of the point estimate, for the sentence "needs n = ..."; it promises nothing.
+
+std::optional<int64_t> projected_cases_for_limit(const PairedCounts& observed, double limit, double alpha);
+std::optional<int64_t> projected_cases_for_margin(const PairedCounts& observed, double margin, double alpha);
+
+}  // namespace asymkv::stats
