@@ -20,9 +20,9 @@ struct TensorInfo {
   int64_t stored_bytes = 0;
 
   int64_t num_elems() const;
-  // Product of all but the first dimension (1 for a vector), and the first dimension.
-  int64_t row_elems() const;
+  // A matrix has shape[0] rows; a vector or a scalar is one row.
   int64_t num_rows() const;
+  int64_t row_elems() const;
 };
 
 // Read-only tensors of one model under canonical names, whatever the container. GGUF names are mapped, and the q and k
