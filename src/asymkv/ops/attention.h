@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "asymkv/kv/cache.h"
+#include "asymkv/kv/rope.h"
+
+namespace asymkv {
+
+// Where a fused write goes: one layer of one cache, and the slot (page * page_size + place) of each token; -1 skips.
+struct WriteTarget {
+  KvLayerView cache;
+  std::span<const int64_t> slots;
+  SideCounters* k_counters = nullptr;  // added to; may be null
+  SideCounters* v_counters = nullptr;
+};
+
+// One pass after the QKV projection. For each token:
+//   fresh_k = round_to(fresh_key_dtype,   RoPE(k + k_bias))        as attention reads it before it is stored
+//   fresh_v = round_to(fresh_value_dtype, v)
+// and for each target the stored row is encode(fresh_k), or with a removed vector
+//   encode(round_to(native_dtype, RoPE(k + (k_bias - removed)))).
+// All targets of one call must have the same fresh dtypes. Several targets: one prefill serves several formats.
+struct WriteKvParams {
+  int64_t num_tokens = 0;
+  const float* k = nullptr;            // [num_tokens, num_kv_heads, k_head_dim], before bias and RoPE
+  const float* v = nullptr;            // [num_tokens, num_kv_heads, v_head_dim], complete
+  const float* k_bias = nullptr;       // [num_kv_heads, k_head_dim]; may be null
+  std::span<const int32_t> positions;  // [num_tokens]
+  const RopeTable* rope = nullptr;
+  KvGeometry geometry;
+  DType native_dtype = DType::kBF16;
+  std::span<const WriteTarget> targets;
+  float* fresh_k = nullptr;  // [num_tokens, num_kv_heads, k_head_dim]; may be null
+  float* fresh_v = nullptr;  // [num_tokens, num_kv_heads, v_head_dim]; may be null
+};
+
+// The part of a batch that belongs to one sequence. Its keys are the stored ones at positions [0, stored_len), read
+// from pages, followed by num_fresh just-computed ones at positions [query_pos, query_pos + num_fresh); either may be
+// empty. A key at position j is visible to a query at position p if j <= p and (window == 0 or p - j < window).
+// Stored and fresh positions must not overlap. A sequence with no visible key gets zeros (and LSE -inf).
+struct AttendSequence {
+  int64_t query_row = 0;    // first row of q and out
+  int64_t num_queries = 0;  // consecutive positions
+  int64_t query_pos = 0;    // position of the first query
+  KvLayerView cache;        // layout may be null if stored_len is 0
+  std::span<const PageId> pages;
+  int64_t stored_len = 0;
+  const float* fresh_k = nullptr;  // [num_fresh, num_kv_heads, k_head_dim]
+  const float* fresh_v = nullptr;  // [num_fresh, num_kv_heads, v_head_dim]
+  int64_t num_fresh = 0;
+};
+
+struct AttendParams {
+  int64_t num_q_heads = 0;
+  int64_t num_kv_heads = 0;  // group = num_q_heads / num_kv_heads, 1 to 16
+  int64_t k_head_dim = 0;
+  int64_t v_head_dim = 0;
+  float softmax_scale = 0.0F;
+  float logit_soft_cap = 0.0F;      // cap * tanh(score / cap), after the scale; 0: none
+  int64_t window = 0;               // 0: none
+  const float* sinks = nullptr;     // [num_q_heads] logits that take part in the softmax without a value; may be null
+  const float* q = nullptr;         // [rows, num_q_heads, k_head_dim], after RoPE
+  float* out = nullptr;             // [rows, num_q_heads, v_head_dim]
+  float* lse = nullptr;             // [rows, num_q_heads] natural log of the softmax denominator; may be null
+  const RopeTable* rope = nullptr;  // needed where a cache removed a vector
+  std::span<const AttendSequence> sequences;
+};
+
+enum class Phase { kWrite, kDecode, kPrefill, kMixed };
+std::string_view phase_name(Phase phase);  // "write", "decode", "prefill", "mixed"
+
+// Answer to "can this family run it": yes with the kernel's name, or no with a sentence that reaches the user.
+struct Support {
+  bool ok = false;
+  std::string kernel;
+  std::string reason;
+};
+
+// One kernel family on one device. Runs are synchronous; params point to host memory on the CPU families.
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+  virtual std::string_view name() const = 0;  // "ref", "cpu-avx2", ...
+  virtual Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const = 0;
+  // Throw Error{kUnsupported} with the reason of supports() for a combination it does not serve, Error{kInternal} for
+  // params that contradict each other (a slot outside the plane, a page id outside the pool, overlapping positions).
+  virtual void write_kv(const WriteKvParams& params) const = 0;
+  virtual void attend(const AttendParams& params) const = 0;
+};
+
+}  // namespace asymkv
