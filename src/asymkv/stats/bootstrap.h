@@ -5,6 +5,11 @@
 
 namespace asymkv::stats {
 
+// Mean losses outside [kMinNativeLoss, kMaxLoss] nats (candidate: [0, kMaxLoss]) are refused: no model has them, and
+// their ratios could overflow.
+inline constexpr double kMinNativeLoss = 1e-9;
+inline constexpr double kMaxLoss = 1e9;
+
 // Mean negative log-likelihood per scored token of one document, in nats, under both arms.
 struct PairedLoss {
   double native;
@@ -33,7 +38,7 @@ struct LossRatio {
 // the documents or on the number of threads (pairs are sorted, each resample has its own generator).
 // Where all ratios candidate / native agree up to rounding (4 units in the last place) the ratio is a constant r and
 // estimate and bounds are exactly r - 1; equal arms give exactly 0.
-// Throws Error{kUsage}, naming the document, unless there are >= 2 documents with finite native > 0 and candidate >= 0,
+// Throws Error{kUsage}, naming the document, unless there are >= 2 documents, their losses are in range,
 // 0 < alpha < 0.5, resamples <= 10,000,000 and resamples * alpha >= 1.
 LossRatio bootstrap_loss_ratio(std::span<const PairedLoss> documents, const BootstrapOptions& options);
 

@@ -22,8 +22,8 @@ int64_t cases_for_margin(double margin, double alpha);
 
 // Fewest cases for which the same share of lost and gained cases as observed (both >= 0, lost + gained <= n) would
 // clear the limit or the margin; nullopt if no number does, because the observed rate itself lies beyond it. A plain
-// projection of the point estimate, for the sentence "needs n = ..."; it promises nothing.
-
+// projection of the point estimate (counts scaled as real numbers), for the sentence "needs n = ..."; it promises
+// nothing, and may be below observed.n.
 std::optional<int64_t> projected_cases_for_limit(const PairedCounts& observed, double limit, double alpha);
 std::optional<int64_t> projected_cases_for_margin(const PairedCounts& observed, double margin, double alpha);
 
