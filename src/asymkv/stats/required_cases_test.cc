@@ -1,0 +1,95 @@
+#include "asymkv/stats/required_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "asymkv/base/error.h"
+
+namespace asymkv::stats {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(RequiredCases, ZeroLossesForTwoPercent) {
+  EXPECT_EQ(cases_for_limit(0.02, 0.05), 149);
+  EXPECT_EQ(cases_for_limit(0.02, 0.05 / 8), 252);
+  EXPECT_EQ(cases_for_limit(0.02, 0.05 / 24), 306);
+}
+
+TEST(RequiredCases, MostLossesAtTheMathPanel) {
+  EXPECT_EQ(most_losses_for_limit(1319, 0.02, 0.05), 17);
+  EXPECT_EQ(most_losses_for_limit(1319, 0.02, 0.05 / 4), 15);
+  EXPECT_EQ(most_losses_for_limit(1319, 0.02, 0.05 / 8), 14);
+  EXPECT_EQ(most_losses_for_limit(1319, 0.02, 0.05 / 24), 12);
+  EXPECT_EQ(most_losses_for_limit(148, 0.02, 0.05), std::nullopt);
+  EXPECT_EQ(most_losses_for_limit(149, 0.02, 0.05), 0);
+}
+
+TEST(RequiredCases, NoDiscordantPairForMinusOnePoint) {
+  EXPECT_EQ(cases_for_margin(-0.01, 0.05), 268);
+  EXPECT_EQ(cases_for_margin(-0.01, 0.05 / 4), 498);
+  EXPECT_EQ(cases_for_margin(-0.01, 0.05 / 8), 618);
+  EXPECT_EQ(cases_for_margin(-0.01, 0.05 / 24), 813);
+}
+
+// The answer is the smallest: one case less misses.
+TEST(RequiredCases, AreTheSmallest) {
+  for (const double alpha : {0.3, 0.05, 0.05 / 24, 1e-6}) {
+    for (const double limit : {0.5, 0.05, 0.02, 0.001}) {
+      const int64_t n = cases_for_limit(limit, alpha);
+      EXPECT_LE(clopper_pearson_upper(0, n, alpha), limit);
+      if (n > 1) {
+        EXPECT_GT(clopper_pearson_upper(0, n - 1, alpha), limit);
+      }
+      const int64_t m = cases_for_margin(-limit, alpha);
+      EXPECT_GE(tango_lower({m, 0, 0}, alpha), -limit);
+      if (m > 1) {
+        EXPECT_LT(tango_lower({m - 1, 0, 0}, alpha), -limit);
+      }
+      const int64_t most = most_losses_for_limit(5 * n, limit, alpha).value();
+      EXPECT_LE(clopper_pearson_upper(most, 5 * n, alpha), limit);
+      EXPECT_GT(clopper_pearson_upper(most + 1, 5 * n, alpha), limit);
+    }
+  }
+}
+
+TEST(RequiredCases, ProjectionKeepsTheObservedShare) {
+  // 1 lost of 100 does not clear 2 %; at the projected n the same share does, ten cases less it does not.
+  const int64_t n = projected_cases_for_limit({100, 1, 0}, 0.02, 0.05).value();
+  EXPECT_GT(n, 500);
+  const int64_t rounded = (n + 99) / 100;
+  EXPECT_LE(clopper_pearson_upper(rounded, rounded * 100, 0.05), 0.02);
+  EXPECT_GT(clopper_pearson_upper(rounded - 1, (rounded - 1) * 100, 0.05), 0.02);
+  EXPECT_EQ(projected_cases_for_limit({100, 0, 0}, 0.02, 0.05), 149);
+  EXPECT_EQ(projected_cases_for_limit({100, 2, 0}, 0.02, 0.05), std::nullopt);
+  EXPECT_EQ(projected_cases_for_margin({100, 0, 0}, -0.01, 0.05), 268);
+  EXPECT_EQ(projected_cases_for_margin({100, 2, 1}, -0.01, 0.05), std::nullopt);
+  const int64_t m = projected_cases_for_margin({1000, 15, 10}, -0.01, 0.05).value();
+  const int64_t blocks = (m + 199) / 200;
+  EXPECT_GE(tango_lower({200 * blocks, 3 * blocks, 2 * blocks}, 0.05), -0.01);
+  EXPECT_LT(tango_lower({200 * (blocks - 1), 3 * (blocks - 1), 2 * (blocks - 1)}, 0.05), -0.01);
+}
+
+TEST(RequiredCases, OddInputs) {
+  for (const double bad : {0.0, 1.0, -0.02, kNan}) {
+    EXPECT_THROW(cases_for_limit(bad, 0.05), Error);
+    EXPECT_THROW(most_losses_for_limit(100, bad, 0.05), Error);
+    EXPECT_THROW(projected_cases_for_limit({100, 0, 0}, bad, 0.05), Error);
+  }
+  for (const double bad : {0.0, -1.0, 0.01, kNan}) {
+    EXPECT_THROW(cases_for_margin(bad, 0.05), Error);
+    EXPECT_THROW(projected_cases_for_margin({100, 0, 0}, bad, 0.05), Error);
+  }
+  for (const double bad : {0.0, 0.5, -1.0, kNan}) {
+    EXPECT_THROW(cases_for_limit(0.02, bad), Error);
+    EXPECT_THROW(cases_for_margin(-0.01, bad), Error);
+    EXPECT_THROW(most_losses_for_limit(100, 0.02, bad), Error);
+  }
+  EXPECT_THROW(most_losses_for_limit(0, 0.02, 0.05), Error);
+  EXPECT_THROW(cases_for_limit(1e-12, 0.05), Error);
+  EXPECT_THROW(cases_for_margin(-1e-12, 0.05), Error);
+}
+
+}  // namespace
+}  // namespace asymkv::stats
