@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "asymkv/kv/format.h"
+
+namespace asymkv {
+
+// One column of an admission run: a storage format that answers every case. The letter names the pair of formats, F
+// and D a fixed or dynamic scale. Values are stable: they order every table and file.
+enum class ArmId : uint8_t {
+  kN,   // native keys, native values: the control of every comparison
+  kN2,  // native once more, cases rotated within each unit: the noise floor, added by the gate, never asked for
+  kAF,  // native keys, E4M3 values
+  kAD,
+  kRF,  // E4M3 keys, native values: the same bytes as A
+  kRD,
+  kSF,  // E4M3 keys and values
+  kSD,
+  kPF,  // E4M3 keys with their constant bias taken out, E4M3 values
+  kPD,
+  kID,  // INT8 keys (dynamic only), E4M3 values
+  kJD,  // INT8 keys with their constant bias taken out, E4M3 values
+};
+
+// Every arm that a user may ask for, in table order (all but kN2).
+std::span<const ArmId> all_arms();
+
+std::string_view arm_name(ArmId arm);  // "N", "N2", "AF", ...
+// Any arm, N2 included. Throws Error{kUsage} naming the text and the known names.
+ArmId parse_arm(std::string_view name);
+// "N,AD,SD" into table order. Throws Error{kUsage} on an unknown or repeated name, on N2, and where N is missing.
+std::vector<ArmId> parse_arms(std::string_view list);
+// The inverse: "N,AD,SD".
+std::string join_arms(std::span<const ArmId> arms);
+
+// The format that the arm stores; `native` is the model's own element type.
+KvFormat arm_format(ArmId arm, DType native);
+// "K16/V8, dynamic scales", for tables.
+std::string arm_description(ArmId arm);
+
+// Whether the arm needs a scales file calibrated for the model (AF, RF, SF, PF).
+bool arm_needs_fixed_scales(ArmId arm);
+// Whether the arm exists only where the keys have a bias and no norm after it (PF, PD, JD).
+bool arm_needs_key_bias(ArmId arm);
+// The arm that stores the same number of bytes with the sides exchanged (A and R of one scale policy).
+std::optional<ArmId> equal_bytes_arm(ArmId arm);
+
+}  // namespace asymkv

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "asymkv/base/json.h"
+#include "asymkv/gate/arm.h"
+#include "asymkv/gate/case.h"
+#include "asymkv/gate/outcome.h"
+#include "asymkv/gate/protocol.h"
+#include "asymkv/gate/runner.h"
+
+namespace asymkv {
+
+// Who answered: what a resumed run has to match, name by name. Hashes are lower-case SHA-256.
+struct RunIdentity {
+  std::string model;          // id or folder name, for people
+  std::string model_sha256;   // weights
+  std::string config_sha256;  // model configuration
+  std::string tokenizer_sha256;
+  std::string build;          // build hash of the program
+  std::string worker;         // "cpu/avx512", ...: backend and kernel family
+  std::string native_dtype;   // "bf16", "f16", "f32"
+  std::string scales_sha256;  // of the fixed scales file; empty if no arm needs one
+  bool operator==(const RunIdentity&) const = default;
+};
+
+struct RunRequest {
+  std::filesystem::path folder;
+  Protocol protocol;  // resolved (cases.h)
+  std::vector<Case> cases;
+  std::vector<ArmId> arms;  // N first; N2 is added where the protocol asks for a noise floor
+  RunIdentity identity;
+  bool resume = false;
+};
+
+struct RunSummary {
+  int64_t units = 0;                 // of the whole run
+  int64_t units_resumed = 0;         // found finished
+  std::vector<std::string> repairs;  // one sentence for each torn or uncommitted piece that was cut off
+};
+
+// A run on disk:
+//   protocol.json, cases.jsonl, run.json   written once, before the first case
+//   outcomes/ARM.jsonl                     one line a case, in case order
+//   progress.jsonl                         one line a finished unit; a unit without its line never happened
+// Every unit appends its outcomes (fsync), then its progress line (fsync), so that a kill loses at most the unit that
+// was running. Nothing in these files depends on time or on the number of restarts: a resumed run ends with the same
+// bytes as an uninterrupted one.
+//
+// Throws Error{kUsage} for a folder that already holds a run unless `resume`, and for one that holds none with it;
+// Error{kBadInput} where a resumed folder's protocol, cases, identity or arms differ, naming the field and both values;
+// Error{kInterrupted} on Ctrl-C, between units; and whatever the runner throws.
+RunSummary run_panels(const RunRequest& request, CaseRunner& runner);
+
+// The plan: cases cut into units, panel by panel.
+std::vector<Unit> plan_units(const Protocol& protocol, const std::vector<Case>& cases, const std::vector<ArmId>& arms);
+
+// A run as it lies on disk, for verdicts, reports and `gate verify`.
+struct Run {
+  Protocol protocol;
+  std::string protocol_sha256;
+  RunIdentity identity;
+  std::vector<ArmId> arms;  // as run, N2 included
+  std::vector<Case> cases;
+  std::vector<std::vector<Outcome>> outcomes;  // [arm][case], in the order of `arms` and `cases`
+};
+// Throws Error{kBadInput} naming file and line for anything malformed, missing, repeated or unfinished.
+Run read_run(const std::filesystem::path& folder);
+
+}  // namespace asymkv
