@@ -41,7 +41,8 @@ struct WriteKvParams {
 // The part of a batch that belongs to one sequence. Its keys are the stored ones at positions [0, stored_len), read
 // from pages, followed by num_fresh just-computed ones at positions [query_pos, query_pos + num_fresh); either may be
 // empty. A key at position j is visible to a query at position p if j <= p and (window == 0 or p - j < window).
-// Stored and fresh positions must not overlap. A sequence with no visible key gets zeros (and LSE -inf).
+// Stored and fresh positions must not overlap. A query with no visible key gets zeros (and LSE -inf, or the sink's
+// logit).
 struct AttendSequence {
   int64_t query_row = 0;    // first row of q and out
   int64_t num_queries = 0;  // consecutive positions

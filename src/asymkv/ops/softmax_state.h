@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -17,7 +18,9 @@ struct SoftmaxState {
 
   bool empty() const { return sum == 0; }
 
+  // A logit of -inf has no weight: it leaves the state as it is, whatever its value is.
   void add(Real logit, const Real* value) {
+    if (logit == -std::numeric_limits<Real>::infinity()) return;
     const Real new_max = std::max(max, logit);
     const Real old_weight = empty() ? Real(0) : std::exp(max - new_max);
     const Real weight = std::exp(logit - new_max);

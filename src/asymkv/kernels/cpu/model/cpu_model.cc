@@ -1,0 +1,82 @@
+#include "asymkv/kernels/cpu/model/cpu_model.h"
+
+#include <algorithm>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/parallel.h"
+#include "asymkv/kernels/cpu/model/elementwise.h"
+
+namespace asymkv {
+namespace {
+
+// Rows that one parallel iteration takes: enough work to pay for handing it out.
+int64_t rows_per_task(int64_t row_elems) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elems));
+}
+
+template <typename Body>
+void for_row_blocks(int64_t rows, int64_t row_elems, const Body& body) {
+  const int64_t block = rows_per_task(row_elems);
+  const int64_t tasks = (rows + block - 1) / block;
+  if (tasks <= 1) return body(0, rows);
+  parallel_for(tasks, [&](int64_t task, int) { body(task * block, std::min(rows, (task + 1) * block)); });
+}
+
+class CpuModelBackend final : public ModelBackend {
+ public:
+  std::string_view name() const override { return "cpu-onednn"; }
+
+  void linear(const LinearParams& p) const override {
+    if (p.rows == 0) return;
+    const float beta = p.accumulate ? 1.0F : 0.0F;
+    const dnnl_status_t status =
+        dnnl_sgemm('N', 'T', p.rows, p.out, p.in, 1.0F, p.x, p.in, p.w, p.in, beta, p.y, p.out);
+    ASYMKV_CHECK(status == dnnl_success, "dnnl_sgemm({} x {} x {}) returned status {}", p.rows, p.out, p.in,
+                 static_cast<int>(status));
+    if (p.bias == nullptr) return;
+    for_row_blocks(p.rows, p.out, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t i = 0; i < p.out; ++i) p.y[r * p.out + i] += p.bias[i];
+      }
+    });
+  }
+
+  void rms_norm(const RmsNormParams& p) const override {
+    for_row_blocks(p.rows, p.dim, [&](int64_t begin, int64_t end) {
+      cpu::rms_norm_rows({end - begin, p.dim, p.eps, p.x + begin * p.dim, p.weight, p.y + begin * p.dim});
+    });
+  }
+
+  void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
+    for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = gate_up + r * (dim + dim);
+        cpu::silu_mul_row(dim, row, row + dim, y + r * dim);
+      }
+    });
+  }
+
+  void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override {
+    const int64_t head_dim = rope.num_pairs() + rope.num_pairs();
+    const auto rows = static_cast<int64_t>(positions.size());
+    for_row_blocks(rows, num_heads * head_dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t position = positions[static_cast<size_t>(r)];
+        const float* cosine = rope.cos_row(position);
+        const float* sine = rope.sin_row(position);
+        for (int64_t h = 0; h < num_heads; ++h) {
+          cpu::rotate_head(rope.num_pairs(), cosine, sine, x + (r * num_heads + h) * head_dim);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const ModelBackend> make_cpu_model_backend() {
+  return std::make_shared<CpuModelBackend>();
+}
+
+}  // namespace asymkv

@@ -1,0 +1,93 @@
+#include "asymkv/kernels/cpu/model/cpu_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace asymkv {
+namespace {
+
+std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(count);
+  for (float& value : x) value = normal(rng);
+  return x;
+}
+
+TEST(CpuModel, LinearMatchesDoubleSumWithBiasAndAccumulate) {
+  const auto backend = make_cpu_model_backend();
+  for (const int64_t rows : {1, 3, 17, 65}) {
+    const int64_t in = 96;
+    const int64_t out = 40;
+    const auto x = random_floats(static_cast<size_t>(rows * in), 1);
+    const auto w = random_floats(static_cast<size_t>(out * in), 2);
+    const auto bias = random_floats(static_cast<size_t>(out), 3);
+    const auto before = random_floats(static_cast<size_t>(rows * out), 4);
+    auto y = before;
+    backend->linear({rows, in, out, x.data(), w.data(), bias.data(), y.data(), true});
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < out; ++o) {
+        double sum = static_cast<double>(bias[static_cast<size_t>(o)]) + before[static_cast<size_t>(r * out + o)];
+        for (int64_t i = 0; i < in; ++i) {
+          sum += static_cast<double>(x[static_cast<size_t>(r * in + i)]) * w[static_cast<size_t>(o * in + i)];
+        }
+        ASSERT_NEAR(y[static_cast<size_t>(r * out + o)], sum, 1e-4) << rows << " rows, row " << r << " column " << o;
+      }
+    }
+  }
+}
+
+TEST(CpuModel, RmsNormMatchesDefinitionForOddSizes) {
+  const auto backend = make_cpu_model_backend();
+  for (const int64_t dim : {1, 7, 64, 257}) {
+    const int64_t rows = 5;
+    const auto x = random_floats(static_cast<size_t>(rows * dim), 5);
+    const auto weight = random_floats(static_cast<size_t>(dim), 6);
+    std::vector<float> y(x.size());
+    backend->rms_norm({rows, dim, 1e-6F, x.data(), weight.data(), y.data()});
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < dim; ++i) sum += std::pow(static_cast<double>(x[static_cast<size_t>(r * dim + i)]), 2);
+      for (int64_t i = 0; i < dim; ++i) {
+        const auto e = static_cast<size_t>(r * dim + i);
+        const double expected =
+            x[e] / std::sqrt(sum / static_cast<double>(dim) + 1e-6) * weight[static_cast<size_t>(i)];
+        ASSERT_NEAR(y[e], expected, 1e-5 * (1 + std::fabs(expected)));
+      }
+    }
+  }
+}
+
+TEST(CpuModel, SiluMulStaysFiniteAndExactAtExtremes) {
+  const auto backend = make_cpu_model_backend();
+  std::vector<float> gate_up = random_floats(38, 7);
+  gate_up[0] = -100.0F;
+  gate_up[1] = 100.0F;
+  gate_up[2] = -1e30F;
+  std::vector<float> y(19);
+  backend->silu_mul(1, 19, gate_up.data(), y.data());
+  for (size_t i = 0; i < 19; ++i) {
+    const double g = gate_up[i];
+    const double expected = g / (1 + std::exp(-g)) * gate_up[19 + i];
+    ASSERT_NEAR(y[i], expected, 2e-6 * (1 + std::fabs(expected))) << "element " << i;
+  }
+}
+
+TEST(CpuModel, RotateMatchesRopeTable) {
+  const auto backend = make_cpu_model_backend();
+  const RopeTable rope(rope_frequencies(10000.0, 80), 300);
+  const std::vector<int32_t> positions = {0, 1, 17, 299};
+  auto x = random_floats(4 * 3 * 80, 8);
+  auto expected = x;
+  backend->rotate(rope, positions, 3, x.data());
+  for (size_t r = 0; r < 4; ++r) {
+    for (size_t h = 0; h < 3; ++h) rope.rotate(positions[r], expected.data() + (r * 3 + h) * 80);
+  }
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], expected[i], 1e-6);
+}
+
+}  // namespace
+}  // namespace asymkv

@@ -1,0 +1,330 @@
+#include "asymkv/model/forward/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "asymkv/base/error.h"
+
+namespace asymkv {
+namespace {
+
+constexpr int64_t kInitialPositions = 1024;
+
+// Several [rows_i, in] matrices stacked into one, so that one product serves them all.
+std::vector<float> read_stacked(const WeightSource& source, std::initializer_list<std::string> names) {
+  std::vector<float> stacked;
+  for (const std::string& name : names) {
+    const size_t begin = stacked.size();
+    stacked.resize(begin + static_cast<size_t>(source.info(name).num_elems()));
+    source.read_f32(name, std::span(stacked).subspan(begin));
+  }
+  return stacked;
+}
+
+std::vector<float> read_optional(const WeightSource& source, const std::string& name) {
+  return source.contains(name) ? source.read_f32(name) : std::vector<float>();
+}
+
+}  // namespace
+
+struct Decoder::Weights {
+  struct Layer {
+    std::vector<float> input_norm;
+    std::vector<float> qkv;     // [q | k | v rows, hidden]
+    std::vector<float> q_bias;  // empty without bias
+    std::vector<float> k_bias;
+    std::vector<float> v_bias;
+    std::vector<float> o;
+    std::vector<float> o_bias;
+    std::vector<float> post_norm;
+    std::vector<float> gate_up;  // [gate | up rows, hidden]
+    std::vector<float> down;
+  };
+  std::vector<float> embedding;
+  std::vector<Layer> layers;
+  std::vector<float> final_norm;
+  std::vector<float> lm_head;  // empty if tied
+
+  const float* output_matrix() const { return lm_head.empty() ? embedding.data() : lm_head.data(); }
+};
+
+// A forward pass laid out in rows.
+struct Decoder::Batch {
+  struct Row {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+  std::span<const ForwardChunk> chunks;
+  std::vector<Row> rows;           // of each chunk
+  std::vector<int32_t> positions;  // of each row
+  int64_t num_rows = 0;
+  std::vector<std::vector<std::vector<int64_t>>> slots;  // [chunk][target][token]
+  DType native_dtype = DType::kBF16;
+};
+
+struct Decoder::Scratch {
+  std::vector<float> x;          // residual stream [rows, hidden]
+  std::vector<float> normed;     // [rows, hidden]
+  std::vector<float> qkv;        // [rows, q + k + v]
+  std::vector<float> q;          // [rows, q]
+  std::vector<float> k;          // [rows, k]
+  std::vector<float> v;          // [rows, v]
+  std::vector<float> fresh_k;    // [rows, k]
+  std::vector<float> fresh_v;    // [rows, v]
+  std::vector<float> attended;   // [rows, q]
+  std::vector<float> gate_up;    // [rows, 2 intermediate]
+  std::vector<float> activated;  // [rows, intermediate]
+};
+
+Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
+    : config_(config), backends_(std::move(backends)), weights_(std::make_unique<Weights>()) {
+  reserve_positions(std::min(kInitialPositions, config.max_position_embeddings));
+  weights_->embedding = weights.read_f32("model.embed_tokens.weight");
+  weights_->final_norm = weights.read_f32("model.norm.weight");
+  if (!config.tie_word_embeddings) weights_->lm_head = weights.read_f32("lm_head.weight");
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    const std::string attention = layer + "self_attn.";
+    Weights::Layer w;
+    w.input_norm = weights.read_f32(layer + "input_layernorm.weight");
+    w.qkv =
+        read_stacked(weights, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"});
+    w.q_bias = read_optional(weights, attention + "q_proj.bias");
+    w.k_bias = read_optional(weights, attention + "k_proj.bias");
+    w.v_bias = read_optional(weights, attention + "v_proj.bias");
+    w.o = weights.read_f32(attention + "o_proj.weight");
+    w.o_bias = read_optional(weights, attention + "o_proj.bias");
+    w.post_norm = weights.read_f32(layer + "post_attention_layernorm.weight");
+    w.gate_up = read_stacked(weights, {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"});
+    w.down = weights.read_f32(layer + "mlp.down_proj.weight");
+    weights_->layers.push_back(std::move(w));
+  }
+}
+
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+
+KvGeometry Decoder::kv_geometry(int64_t page_size) const {
+  return {config_.num_kv_heads, config_.head_dim, config_.head_dim, page_size};
+}
+
+std::span<const float> Decoder::k_bias(int64_t layer_idx) const {
+  return weights_->layers.at(static_cast<size_t>(layer_idx)).k_bias;
+}
+
+void Decoder::reserve_positions(int64_t num_positions) {
+  if (num_positions > config_.max_position_embeddings) {
+    throw_usage("{} tokens are more than the model's {} positions", num_positions, config_.max_position_embeddings);
+  }
+  if (num_positions <= rope_.num_positions()) return;
+  const int64_t grown = std::min(config_.max_position_embeddings, std::max(num_positions, 2 * rope_.num_positions()));
+  rope_ = RopeTable(rope_inverse_frequencies(config_), grown);
+}
+
+Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
+  Batch batch;
+  batch.chunks = chunks;
+  for (const ForwardChunk& chunk : chunks) {
+    const auto count = static_cast<int64_t>(chunk.tokens.size());
+    ASYMKV_CHECK(chunk.own_reads == OwnReads::kFresh || chunk.context != nullptr, "stored reads need a context");
+    ASYMKV_CHECK(chunk.start_pos == 0 || chunk.context != nullptr, "a chunk at position {} has no context",
+                 chunk.start_pos);
+    for (const SequencePages* target : chunk.targets) {
+      ASYMKV_CHECK(target->num_tokens() == chunk.start_pos, "chunk starts at {} but its cache holds {} tokens",
+                   chunk.start_pos, target->num_tokens());
+    }
+    batch.rows.push_back({batch.num_rows, count});
+    for (int64_t i = 0; i < count; ++i) batch.positions.push_back(static_cast<int32_t>(chunk.start_pos + i));
+    batch.num_rows += count;
+    for (const int32_t token : chunk.tokens) {
+      if (token < 0 || token >= config_.vocab_size) {
+        throw_usage("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
+      }
+    }
+  }
+  // Pools are charged last and all or nothing: what was appended before a full pool is taken back.
+  std::vector<std::pair<SequencePages*, int64_t>> appended;
+  try {
+    for (const ForwardChunk& chunk : chunks) {
+      auto& slots = batch.slots.emplace_back();
+      for (SequencePages* target : chunk.targets) {
+        slots.push_back(target->append(static_cast<int64_t>(chunk.tokens.size())));
+        appended.emplace_back(target, chunk.start_pos);
+      }
+    }
+  } catch (...) {
+    for (const auto& [target, tokens] : appended) target->truncate(tokens);
+    throw;
+  }
+  return batch;
+}
+
+void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
+  std::vector<AttendSequence> sequences;
+  for (size_t c = 0; c < batch.chunks.size(); ++c) {
+    const ForwardChunk& chunk = batch.chunks[c];
+    const bool fresh = chunk.own_reads == OwnReads::kFresh;
+    AttendSequence sequence;
+    sequence.query_row = batch.rows[c].begin;
+    sequence.num_queries = batch.rows[c].count;
+    sequence.query_pos = chunk.start_pos;
+    sequence.stored_len = chunk.start_pos + (fresh ? 0 : batch.rows[c].count);
+    if (sequence.stored_len > 0) {
+      sequence.cache = chunk.context->cache().layer(layer_idx);
+      sequence.pages = chunk.context->pages();
+    }
+    if (fresh) {
+      sequence.fresh_k = scratch.fresh_k.data() + sequence.query_row * k_dim;
+      sequence.fresh_v = scratch.fresh_v.data() + sequence.query_row * k_dim;
+      sequence.num_fresh = sequence.num_queries;
+    }
+    sequences.push_back(sequence);
+  }
+  AttendParams params;
+  params.num_q_heads = config_.num_q_heads;
+  params.num_kv_heads = config_.num_kv_heads;
+  params.k_head_dim = config_.head_dim;
+  params.v_head_dim = config_.head_dim;
+  params.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  params.q = scratch.q.data();
+  params.out = scratch.attended.data();
+  params.rope = &rope_;
+  params.sequences = sequences;
+  backends_.attention->attend(params);
+}
+
+namespace {
+
+// Rows of [q | k | v] into three matrices, adding the query and value biases.
+void split_qkv(std::span<const float> qkv, int64_t rows, int64_t q_dim, int64_t k_dim, std::array<float*, 3> out) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = qkv.data() + r * (q_dim + 2 * k_dim);
+    std::memcpy(out[0] + r * q_dim, row, static_cast<size_t>(q_dim) * sizeof(float));
+    std::memcpy(out[1] + r * k_dim, row + q_dim, static_cast<size_t>(k_dim) * sizeof(float));
+    std::memcpy(out[2] + r * k_dim, row + q_dim + k_dim, static_cast<size_t>(k_dim) * sizeof(float));
+  }
+}
+
+void add_bias(std::span<const float> bias, int64_t rows, float* x) {
+  const auto dim = static_cast<int64_t>(bias.size());
+  for (int64_t r = 0; r < rows && dim > 0; ++r) {
+    for (int64_t i = 0; i < dim; ++i) x[r * dim + i] += bias[static_cast<size_t>(i)];
+  }
+}
+
+}  // namespace
+
+void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
+  const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
+  const int64_t rows = batch.num_rows;
+  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
+  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
+  const ModelBackend& math = *backends_.model;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.input_norm.data(), scratch.normed.data()});
+  math.linear({rows, config_.hidden_size, q_dim + 2 * k_dim, scratch.normed.data(), w.qkv.data(), nullptr,
+               scratch.qkv.data(), false});
+  split_qkv(scratch.qkv, rows, q_dim, k_dim, {scratch.q.data(), scratch.k.data(), scratch.v.data()});
+  add_bias(w.q_bias, rows, scratch.q.data());
+  add_bias(w.v_bias, rows, scratch.v.data());
+  math.rotate(rope_, batch.positions, config_.num_q_heads, scratch.q.data());
+  for (size_t c = 0; c < batch.chunks.size(); ++c) {
+    const auto& targets = batch.chunks[c].targets;
+    std::vector<WriteTarget> writes;
+    for (size_t t = 0; t < targets.size(); ++t) {
+      KvCache& cache = targets[t]->cache();
+      writes.push_back(
+          {cache.layer(layer_idx), batch.slots[c][t], &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
+    }
+    const int64_t begin = batch.rows[c].begin;
+    WriteKvParams write;
+    write.num_tokens = batch.rows[c].count;
+    write.k = scratch.k.data() + begin * k_dim;
+    write.v = scratch.v.data() + begin * k_dim;
+    write.k_bias = w.k_bias.empty() ? nullptr : w.k_bias.data();
+    write.positions =
+        std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
+    write.rope = &rope_;
+    write.geometry = kv_geometry(targets.empty() ? 1 : targets[0]->cache().layout().geometry().page_size);
+    write.native_dtype = batch.native_dtype;
+    write.targets = writes;
+    write.fresh_k = scratch.fresh_k.data() + begin * k_dim;
+    write.fresh_v = scratch.fresh_v.data() + begin * k_dim;
+    backends_.attention->write_kv(write);
+  }
+  if (observer != nullptr) {
+    observer->on_layer({layer_idx, rows, batch.positions, scratch.q, scratch.k, scratch.fresh_k, scratch.fresh_v});
+  }
+  attend_all(batch, layer_idx, scratch);
+  math.linear({rows, q_dim, config_.hidden_size, scratch.attended.data(), w.o.data(),
+               w.o_bias.empty() ? nullptr : w.o_bias.data(), scratch.x.data(), true});
+}
+
+void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
+  const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
+  const ModelBackend& math = *backends_.model;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.post_norm.data(), scratch.normed.data()});
+  math.linear({rows, config_.hidden_size, 2 * config_.intermediate_size, scratch.normed.data(), w.gate_up.data(),
+               nullptr, scratch.gate_up.data(), false});
+  math.silu_mul(rows, config_.intermediate_size, scratch.gate_up.data(), scratch.activated.data());
+  math.linear({rows, config_.intermediate_size, config_.hidden_size, scratch.activated.data(), w.down.data(), nullptr,
+               scratch.x.data(), true});
+}
+
+std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType native_dtype,
+                                    ForwardObserver* observer) {
+  int64_t last_position = 0;
+  for (const ForwardChunk& chunk : chunks) {
+    last_position = std::max(last_position, chunk.start_pos + static_cast<int64_t>(chunk.tokens.size()));
+  }
+  reserve_positions(last_position);
+  Batch batch = make_batch(chunks);
+  batch.native_dtype = native_dtype;
+  const auto rows = static_cast<size_t>(batch.num_rows);
+  const auto hidden = static_cast<size_t>(config_.hidden_size);
+  const auto q_dim = static_cast<size_t>(config_.num_q_heads * config_.head_dim);
+  const auto k_dim = static_cast<size_t>(config_.num_kv_heads * config_.head_dim);
+  const auto intermediate = static_cast<size_t>(config_.intermediate_size);
+  Scratch scratch;
+  scratch.x.reserve(rows * hidden);
+  for (const ForwardChunk& chunk : chunks) {
+    for (const int32_t token : chunk.tokens) {
+      const auto row = std::span(weights_->embedding).subspan(static_cast<size_t>(token) * hidden, hidden);
+      scratch.x.insert(scratch.x.end(), row.begin(), row.end());
+    }
+  }
+  scratch.normed.resize(rows * hidden);
+  scratch.qkv.resize(rows * (q_dim + 2 * k_dim));
+  scratch.q.resize(rows * q_dim);
+  scratch.k.resize(rows * k_dim);
+  scratch.v.resize(rows * k_dim);
+  scratch.fresh_k.resize(rows * k_dim);
+  scratch.fresh_v.resize(rows * k_dim);
+  scratch.attended.resize(rows * q_dim);
+  scratch.gate_up.resize(rows * 2 * intermediate);
+  scratch.activated.resize(rows * intermediate);
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    run_attention(layer, batch, scratch, observer);
+    run_mlp(layer, batch.num_rows, scratch);
+  }
+  backends_.model->rms_norm({batch.num_rows, config_.hidden_size, static_cast<float>(config_.rms_norm_eps),
+                             scratch.x.data(), weights_->final_norm.data(), scratch.x.data()});
+  return std::move(scratch.x);
+}
+
+std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
+  const int64_t rows = static_cast<int64_t>(hidden_rows.size()) / config_.hidden_size;
+  ASYMKV_CHECK(rows * config_.hidden_size == static_cast<int64_t>(hidden_rows.size()), "{} floats are no rows of {}",
+               hidden_rows.size(), config_.hidden_size);
+  std::vector<float> logits(static_cast<size_t>(rows * config_.vocab_size));
+  backends_.model->linear({rows, config_.hidden_size, config_.vocab_size, hidden_rows.data(), weights_->output_matrix(),
+                           nullptr, logits.data(), false});
+  return logits;
+}
+
+}  // namespace asymkv

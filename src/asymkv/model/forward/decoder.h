@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "asymkv/kv/cache.h"
+#include "asymkv/model/config.h"
+#include "asymkv/model/weights.h"
+#include "asymkv/ops/attention.h"
+#include "asymkv/ops/model_ops.h"
+
+namespace asymkv {
+
+// Which keys and values of its own chunk a token attends to.
+enum class OwnReads {
+  kFresh,   // as just computed, before storage (optimised prefill)
+  kStored,  // read back from the stored bytes (decode, and every read on the reference path)
+};
+
+// Consecutive tokens of one sequence in one forward pass. Their keys and values are appended to every target; earlier
+// tokens are read from `context`.
+struct ForwardChunk {
+  std::span<const int32_t> tokens;
+  int64_t start_pos = 0;                   // position of the first token; equal to num_tokens() of every target
+  std::vector<SequencePages*> targets;     // may be empty: nothing is stored (then own reads must be fresh)
+  const SequencePages* context = nullptr;  // one of the targets, or null if start_pos is 0 and own reads are fresh
+  OwnReads own_reads = OwnReads::kFresh;
+};
+
+// What a layer's attention saw, for probes, calibration and dumps. Rows are the tokens of all chunks in order.
+struct LayerActivations {
+  int64_t layer_idx = 0;
+  int64_t num_tokens = 0;
+  std::span<const int32_t> positions;
+  std::span<const float> q;        // [num_tokens, num_q_heads, head_dim] after RoPE
+  std::span<const float> k_raw;    // [num_tokens, num_kv_heads, head_dim] before bias and RoPE
+  std::span<const float> fresh_k;  // [num_tokens, num_kv_heads, head_dim] after bias, RoPE and rounding
+  std::span<const float> fresh_v;  // [num_tokens, num_kv_heads, head_dim]
+};
+
+class ForwardObserver {
+ public:
+  virtual ~ForwardObserver() = default;
+  virtual void on_layer(const LayerActivations& activations) = 0;
+};
+
+// Device kernels a decoder runs on; both outlive it.
+struct Backends {
+  std::shared_ptr<const AttentionBackend> attention;
+  std::shared_ptr<const ModelBackend> model;
+};
+
+// A pre-norm decoder of the qwen2 and llama families with FP32 weights and arithmetic. Thread-compatible: one forward
+// at a time.
+class Decoder {
+ public:
+  // Widens the weights (memory: four bytes a parameter). Throws what WeightSource throws.
+  Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends);
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+
+  const ModelConfig& config() const { return config_; }
+  const RopeTable& rope() const { return rope_; }
+  const Backends& backends() const { return backends_; }
+  KvGeometry kv_geometry(int64_t page_size) const;
+  // [num_kv_heads, head_dim] of one layer; empty if the family has no key bias.
+  std::span<const float> k_bias(int64_t layer_idx) const;
+
+  // Runs all chunks and returns the hidden states after the final norm, [total tokens, hidden_size]. Appends each
+  // chunk's tokens to its targets. native_dtype: what keys and values are rounded to before storage or fresh reads
+  // where the target's format does not say; the model's own unless a caller asks for f32.
+  // Throws Error{kUsage} for positions beyond max_positions() or token ids outside the vocabulary,
+  // Error{kResourceExhausted} if a pool is full (no target is changed then).
+  std::vector<float> forward(std::span<const ForwardChunk> chunks, DType native_dtype,
+                             ForwardObserver* observer = nullptr);
+
+  // [rows, vocab_size] of rows of hidden states.
+  std::vector<float> logits(std::span<const float> hidden_rows) const;
+
+  int64_t max_positions() const { return rope_.num_positions(); }
+  // Makes the RoPE table reach `num_positions` (at most max_position_embeddings).
+  void reserve_positions(int64_t num_positions);
+
+ private:
+  struct Weights;
+  struct Batch;
+  struct Scratch;
+  Batch make_batch(std::span<const ForwardChunk> chunks) const;
+  void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
+  void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
+
+  ModelConfig config_;
+  Backends backends_;
+  RopeTable rope_;
+  std::unique_ptr<Weights> weights_;
+};
+
+}  // namespace asymkv

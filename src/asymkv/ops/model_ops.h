@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "asymkv/kv/rope.h"
+
+namespace asymkv {
+
+// y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). FP32, FP32 accumulation.
+struct LinearParams {
+  int64_t rows = 0;
+  int64_t in = 0;
+  int64_t out = 0;
+  const float* x = nullptr;
+  const float* w = nullptr;
+  const float* bias = nullptr;  // may be null
+  float* y = nullptr;
+  bool accumulate = false;
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row; x and y are [rows, dim] and may be the same.
+struct RmsNormParams {
+  int64_t rows = 0;
+  int64_t dim = 0;
+  float eps = 0.0F;
+  const float* x = nullptr;
+  const float* weight = nullptr;  // [dim]
+  float* y = nullptr;
+};
+
+// Everything of a decoder layer that is not attention, on one device.
+class ModelBackend {
+ public:
+  virtual ~ModelBackend() = default;
+  virtual std::string_view name() const = 0;
+  virtual void linear(const LinearParams& params) const = 0;
+  virtual void rms_norm(const RmsNormParams& params) const = 0;
+  // y[rows, dim] = silu(gate) * up, where gate_up is [rows, gate dim | up dim].
+  virtual void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const = 0;
+  // RoPE in place on x [rows, num_heads, head_dim], one position a row.
+  virtual void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const = 0;
+};
+
+}  // namespace asymkv
