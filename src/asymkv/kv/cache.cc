@@ -87,6 +87,7 @@ KvLayerView KvCache::layer(int64_t layer_idx) {
   LayerPlanes& planes = planes_.at(static_cast<size_t>(layer_idx));
   KvLayerView view;
   view.layout = &layout_;
+  view.num_pages = config_.num_pages;
   view.k_plane = planes.k.data();
   view.v_plane = planes.v.data();
   view.k_scales = planes.k_scales.empty() ? nullptr : planes.k_scales.data();

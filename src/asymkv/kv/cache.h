@@ -24,6 +24,7 @@ struct LayerScales {
 // are null. `transform` is null unless the key format removes a vector.
 struct KvLayerView {
   const KvLayout* layout = nullptr;
+  int64_t num_pages = 0;  // pages in every plane: ids outside [0, num_pages) are refused
   std::byte* k_plane = nullptr;
   std::byte* v_plane = nullptr;
   float* k_scales = nullptr;

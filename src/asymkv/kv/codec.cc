@@ -14,8 +14,9 @@ namespace {
 // Largest magnitude that still rounds to 448: the next code would be 480, the midpoint 464 ties to even (448).
 constexpr float kE4M3SaturationEdge = 464.0F;
 
-void count(float scaled, float edge, SideCounters& counters) {
-  if (!std::isfinite(scaled)) {
+// A finite input whose quotient overflows is clipped, so it counts as saturated.
+void count(float input, float scaled, float edge, SideCounters& counters) {
+  if (!std::isfinite(input)) {
     ++counters.non_finite;
   } else if (std::fabs(scaled) > edge) {
     ++counters.saturated;
@@ -103,7 +104,7 @@ void encode_row(DType dtype, float scale, std::span<const float> row, std::byte*
   const float edge = is_e4m3 ? kE4M3SaturationEdge : kI8Max + 0.5F;
   for (size_t i = 0; i < row.size(); ++i) {
     const float scaled = row[i] / scale;
-    count(std::isfinite(row[i]) ? scaled : row[i], edge, counters);
+    count(row[i], scaled, edge, counters);
     out[i] = static_cast<std::byte>(is_e4m3 ? encode_e4m3(scaled) : encode_i8(scaled));
   }
 }
