@@ -1,0 +1,158 @@
+#include "asymkv/kernels/checks.h"
+
+#include <algorithm>
+
+#include "asymkv/base/error.h"
+
+namespace asymkv {
+namespace {
+
+constexpr int64_t kMaxGroup = 16;
+
+void check_view(const KvLayerView& view, const KvGeometry& geometry) {
+  const KvLayout& layout = *view.layout;
+  const KvGeometry& own = layout.geometry();
+  ASYMKV_CHECK(own.num_kv_heads == geometry.num_kv_heads && own.k_head_dim == geometry.k_head_dim &&
+                   own.v_head_dim == geometry.v_head_dim,
+               "cache of {} KV heads x {}/{} in a call of {} x {}/{}", own.num_kv_heads, own.k_head_dim, own.v_head_dim,
+               geometry.num_kv_heads, geometry.k_head_dim, geometry.v_head_dim);
+  ASYMKV_CHECK(view.k_plane != nullptr && view.v_plane != nullptr, "cache of {} pages without planes", view.num_pages);
+  ASYMKV_CHECK(
+      layout.has_k_scales() == (view.k_scales != nullptr) && layout.has_v_scales() == (view.v_scales != nullptr),
+      "scale planes do not fit the format {}", layout.format().id());
+  const KeyTransform* transform = view.transform;
+  ASYMKV_CHECK(layout.format().key.prebias == (transform != nullptr), "key transform does not fit the format {}",
+               layout.format().id());
+  if (transform == nullptr) return;
+  ASYMKV_CHECK(transform->num_kv_heads == own.num_kv_heads && transform->head_dim == own.k_head_dim,
+               "transform of {} x {} for keys of {} x {}", transform->num_kv_heads, transform->head_dim,
+               own.num_kv_heads, own.k_head_dim);
+}
+
+void check_rope(const RopeTable* rope, int64_t k_head_dim, int64_t num_positions) {
+  ASYMKV_CHECK(rope != nullptr, "no RoPE table where keys are turned");
+  ASYMKV_CHECK(2 * rope->num_pairs() == k_head_dim, "RoPE table of {} pairs for a key head dim of {}",
+               rope->num_pairs(), k_head_dim);
+  ASYMKV_CHECK(num_positions <= rope->num_positions(), "RoPE table of {} positions, {} needed", rope->num_positions(),
+               num_positions);
+}
+
+void check_target(const WriteKvParams& params, const WriteTarget& target) {
+  ASYMKV_CHECK(target.cache.layout != nullptr, "write target without a layout");
+  check_view(target.cache, params.geometry);
+  ASYMKV_CHECK(static_cast<int64_t>(target.slots.size()) == params.num_tokens, "{} slots for {} tokens",
+               target.slots.size(), params.num_tokens);
+  const int64_t num_slots = target.cache.num_pages * target.cache.layout->geometry().page_size;
+  for (const int64_t slot : target.slots) {
+    ASYMKV_CHECK(slot >= -1 && slot < num_slots, "slot {} outside the plane of {} slots", slot, num_slots);
+  }
+  const KvFormat& format = target.cache.layout->format();
+  ASYMKV_CHECK(fresh_key_dtype(format, params.native_dtype) == fresh_key_dtype_of(params) &&
+                   fresh_value_dtype(format, params.native_dtype) == fresh_value_dtype_of(params),
+               "targets of one write with different fresh types: {}", format.id());
+}
+
+void check_stored(const AttendParams& params, const AttendSequence& sequence) {
+  if (sequence.stored_len == 0) return;
+  ASYMKV_CHECK(sequence.cache.layout != nullptr, "{} stored keys without a layout", sequence.stored_len);
+  const KvLayout& layout = *sequence.cache.layout;
+  check_view(sequence.cache, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, layout.geometry().page_size});
+  const int64_t needed = layout.pages_for(sequence.stored_len);
+  ASYMKV_CHECK(static_cast<int64_t>(sequence.pages.size()) >= needed, "{} pages for {} stored keys of {} a page",
+               sequence.pages.size(), sequence.stored_len, layout.geometry().page_size);
+  for (int64_t i = 0; i < needed; ++i) {
+    const int64_t page = page_index(sequence.pages[static_cast<size_t>(i)]);
+    ASYMKV_CHECK(page >= 0 && page < sequence.cache.num_pages, "page id {} outside the pool of {}", page,
+                 sequence.cache.num_pages);
+  }
+  if (sequence.cache.transform != nullptr) check_rope(params.rope, params.k_head_dim, sequence.stored_len);
+}
+
+void check_sequence(const AttendParams& params, const AttendSequence& sequence) {
+  ASYMKV_CHECK(sequence.query_row >= 0 && sequence.num_queries >= 0 && sequence.query_pos >= 0 &&
+                   sequence.stored_len >= 0 && sequence.num_fresh >= 0,
+               "negative size: row {}, {} queries at {}, {} stored, {} fresh", sequence.query_row, sequence.num_queries,
+               sequence.query_pos, sequence.stored_len, sequence.num_fresh);
+  ASYMKV_CHECK(sequence.num_fresh == 0 || (sequence.fresh_k != nullptr && sequence.fresh_v != nullptr),
+               "{} fresh keys without data", sequence.num_fresh);
+  ASYMKV_CHECK(sequence.num_fresh == 0 || sequence.stored_len <= sequence.query_pos,
+               "{} stored keys overlap fresh ones from position {}", sequence.stored_len, sequence.query_pos);
+  check_stored(params, sequence);
+}
+
+}  // namespace
+
+DType fresh_key_dtype_of(const WriteKvParams& params) {
+  if (params.targets.empty()) return params.native_dtype;
+  return fresh_key_dtype(params.targets[0].cache.layout->format(), params.native_dtype);
+}
+
+DType fresh_value_dtype_of(const WriteKvParams& params) {
+  if (params.targets.empty()) return params.native_dtype;
+  return fresh_value_dtype(params.targets[0].cache.layout->format(), params.native_dtype);
+}
+
+std::string common_refusal(const KvGeometry& geometry, int64_t group) {
+  if (group < 1 || group > kMaxGroup) {
+    return fmt::format("{} query heads per KV head: groups of 1 to {} are served", group, kMaxGroup);
+  }
+  if (geometry.num_kv_heads <= 0 || geometry.k_head_dim <= 0 || geometry.v_head_dim <= 0 || geometry.page_size <= 0) {
+    return fmt::format("KV geometry needs positive sizes: {} KV heads, key dim {}, value dim {}, page size {}",
+                       geometry.num_kv_heads, geometry.k_head_dim, geometry.v_head_dim, geometry.page_size);
+  }
+  return {};
+}
+
+void check_write_params(const WriteKvParams& params) {
+  ASYMKV_CHECK(params.num_tokens >= 0 && static_cast<int64_t>(params.positions.size()) == params.num_tokens,
+               "{} positions for {} tokens", params.positions.size(), params.num_tokens);
+  ASYMKV_CHECK(params.num_tokens == 0 || (params.k != nullptr && params.v != nullptr), "{} tokens without data",
+               params.num_tokens);
+  ASYMKV_CHECK(dtype_bytes(params.native_dtype) >= 2, "native dtype {} is no model type",
+               dtype_name(params.native_dtype));
+  int64_t num_positions = 0;
+  for (const int32_t position : params.positions) {
+    ASYMKV_CHECK(position >= 0, "negative position {}", position);
+    num_positions = std::max<int64_t>(num_positions, int64_t{position} + 1);
+  }
+  check_rope(params.rope, params.geometry.k_head_dim, num_positions);
+  for (const WriteTarget& target : params.targets) check_target(params, target);
+}
+
+void check_attend_params(const AttendParams& params) {
+  ASYMKV_CHECK(params.num_kv_heads > 0 && params.num_q_heads > 0 && params.num_q_heads % params.num_kv_heads == 0,
+               "{} query heads do not divide over {} KV heads", params.num_q_heads, params.num_kv_heads);
+  ASYMKV_CHECK(params.k_head_dim > 0 && params.v_head_dim > 0, "head dims {} and {}", params.k_head_dim,
+               params.v_head_dim);
+  ASYMKV_CHECK(params.window >= 0 && params.logit_soft_cap >= 0.0F, "window {}, soft cap {}", params.window,
+               params.logit_soft_cap);
+  ASYMKV_CHECK(params.sequences.empty() || (params.q != nullptr && params.out != nullptr), "no query or output rows");
+  for (const AttendSequence& sequence : params.sequences) check_sequence(params, sequence);
+}
+
+void require_write_support(const AttentionBackend& backend, const WriteKvParams& params) {
+  for (const WriteTarget& target : params.targets) {
+    const KvLayout& layout = *target.cache.layout;
+    const Support support = backend.supports(layout.geometry(), layout.format(), 1, Phase::kWrite);
+    if (!support.ok) throw_unsupported("{}", support.reason);
+  }
+}
+
+void require_attend_support(const AttentionBackend& backend, const AttendParams& params) {
+  const int64_t group = params.num_q_heads / params.num_kv_heads;
+  const KvLayout* last = nullptr;
+  for (const AttendSequence& sequence : params.sequences) {
+    KvGeometry geometry{params.num_kv_heads, params.k_head_dim, params.v_head_dim};
+    KvFormat format;
+    if (sequence.cache.layout != nullptr) {
+      if (sequence.cache.layout == last) continue;
+      last = sequence.cache.layout;
+      geometry = last->geometry();
+      format = last->format();
+    }
+    const Support support = backend.supports(geometry, format, group, Phase::kMixed);
+    if (!support.ok) throw_unsupported("{}", support.reason);
+  }
+}
+
+}  // namespace asymkv
