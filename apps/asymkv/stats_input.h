@@ -1,0 +1,34 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "asymkv/stats/bootstrap.h"
+#include "asymkv/stats/intervals.h"
+#include "asymkv/stats/significance.h"
+
+namespace asymkv::app {
+
+// --alpha A, or --divisor D for alpha = 0.05 / D; 0.05 with neither.
+struct AlphaOptions {
+  std::optional<double> alpha;
+  std::optional<double> divisor;
+  void add_to(CLI::App& command);
+  // Throws Error{kUsage} if a given value cannot be an error probability of one bound.
+  double value() const;
+};
+
+// "a,b,c,d", four counts of a matched-pair table: lost = c, gained = b, n = their sum. Throws Error{kUsage}.
+stats::PairedCounts parse_table(const std::string& text);
+
+// Decimal numbers in [0, 1], also below the range of a double ("2.32e-361"). Throws Error{kUsage}.
+std::vector<stats::PValue> parse_p_values(const std::vector<std::string>& texts);
+
+// One "native candidate" pair of positive mean losses a line; empty lines are skipped. Throws Error{kBadInput} naming
+// file and line.
+std::vector<stats::PairedLoss> read_loss_pairs(const std::filesystem::path& path);
+
+}  // namespace asymkv::app
