@@ -58,6 +58,8 @@ class WeightSource {
   virtual void read_row(size_t idx, int64_t row, float* out) const = 0;
 
  private:
+  size_t require_idx(std::string_view name) const;
+
   std::vector<TensorInfo> tensors_;
   std::map<std::string, size_t, std::less<>> idx_;
   std::string origin_;

@@ -1,0 +1,217 @@
+#include "asymkv/model/ggml_quants.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "asymkv/base/error.h"
+#include "asymkv/tensor/dtype.h"
+
+namespace asymkv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "stored blocks are read as little-endian");
+
+struct NamedType {
+  uint32_t id;
+  std::string_view name;
+};
+
+// Every id of ggml.h, so that a refusal can name the type. Ids 4, 5, 31-33 and 36-38 were withdrawn.
+constexpr NamedType kTypeNames[] = {
+    {0, "F32"},    {1, "F16"},    {2, "Q4_0"},     {3, "Q4_1"},      {4, "Q4_2"},      {5, "Q4_3"},      {6, "Q5_0"},
+    {7, "Q5_1"},   {8, "Q8_0"},   {9, "Q8_1"},     {10, "Q2_K"},     {11, "Q3_K"},     {12, "Q4_K"},     {13, "Q5_K"},
+    {14, "Q6_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},   {18, "IQ3_XXS"},  {19, "IQ1_S"},    {20, "IQ4_NL"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},       {25, "I16"},      {26, "I32"},      {27, "I64"},
+    {28, "F64"},   {29, "IQ1_M"}, {30, "BF16"},    {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"},
+    {35, "TQ2_0"}, {39, "MXFP4"},
+};
+
+struct DecodedType {
+  GgmlType type;
+  GgmlTypeTraits traits;
+};
+
+constexpr int64_t kBlock = 32;        // elements of a "legacy" block: one scale for 32 values
+constexpr int64_t kSuperBlock = 256;  // elements of a K-quant block
+
+constexpr DecodedType kDecodedTypes[] = {
+    {GgmlType::kF32, {"F32", 1, 4}},
+    {GgmlType::kF16, {"F16", 1, 2}},
+    {GgmlType::kBF16, {"BF16", 1, 2}},
+    {GgmlType::kQ4_0, {"Q4_0", kBlock, 2 + 16}},
+    {GgmlType::kQ4_1, {"Q4_1", kBlock, 2 + 2 + 16}},
+    {GgmlType::kQ5_0, {"Q5_0", kBlock, 2 + 4 + 16}},
+    {GgmlType::kQ8_0, {"Q8_0", kBlock, 2 + 32}},
+    {GgmlType::kQ4_K, {"Q4_K", kSuperBlock, 2 + 2 + 12 + 128}},
+    {GgmlType::kQ6_K, {"Q6_K", kSuperBlock, 128 + 64 + 16 + 2}},
+};
+
+template <typename T>
+T load(const uint8_t* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+float load_f16(const uint8_t* bytes) {
+  return f16_to_f32(load<uint16_t>(bytes));
+}
+
+void decode_f16(const uint8_t* in, float* out) {
+  *out = load_f16(in);
+}
+
+void decode_bf16(const uint8_t* in, float* out) {
+  *out = bf16_to_f32(load<uint16_t>(in));
+}
+
+// d * (q - 8); byte j holds elements j (low nibble) and j + 16 (high nibble), here and in every legacy 4-bit type.
+void decode_q4_0(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const uint8_t* q = in + 2;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>((q[j] & 0xf) - 8);
+    out[j + 16] = d * static_cast<float>((q[j] >> 4) - 8);
+  }
+}
+
+// d * q + m.
+void decode_q4_1(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const float m = load_f16(in + 2);
+  const uint8_t* q = in + 4;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(q[j] & 0xf) + m;
+    out[j + 16] = d * static_cast<float>(q[j] >> 4) + m;
+  }
+}
+
+// d * (q - 16); bit j of the 32-bit word is the fifth bit of element j.
+void decode_q5_0(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const auto high = load<uint32_t>(in + 2);
+  const uint8_t* q = in + 6;
+  for (int j = 0; j < 16; ++j) {
+    const int low = (q[j] & 0xf) | static_cast<int>(((high >> j) & 1U) << 4);
+    const int upper = (q[j] >> 4) | static_cast<int>(((high >> (j + 16)) & 1U) << 4);
+    out[j] = d * static_cast<float>(low - 16);
+    out[j + 16] = d * static_cast<float>(upper - 16);
+  }
+}
+
+void decode_q8_0(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(in[2 + j]));
+}
+
+struct ScaleMin {
+  float scale;
+  float min;
+};
+
+// Eight 6-bit scales and eight 6-bit minima in 12 bytes: the first four of each are the low six bits of bytes 0-3 and
+// 4-7; the last four have their low nibbles in bytes 8-11 and their upper two bits on top of bytes 0-7.
+ScaleMin unpack_q4_k_scale(const uint8_t* packed, int j) {
+  int scale = packed[j] & 63;
+  int min = packed[j + 4] & 63;
+  if (j >= 4) {
+    scale = (packed[j + 4] & 0xf) | ((packed[j - 4] >> 6) << 4);
+    min = (packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
+  }
+  return {static_cast<float>(scale), static_cast<float>(min)};
+}
+
+// (d * scale) * q - (dmin * min) over eight sub-blocks of 32; each run of 32 bytes holds two of them.
+void decode_q4_k(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const float d_min = load_f16(in + 2);
+  const uint8_t* q = in + 16;
+  for (int j = 0; j < 8; ++j) {
+    const ScaleMin packed = unpack_q4_k_scale(in + 4, j);
+    const float scale = d * packed.scale;
+    const float min = d_min * packed.min;
+    const uint8_t* run = q + (j / 2) * 32;
+    const int shift = (j % 2) * 4;
+    for (int i = 0; i < 32; ++i) out[j * 32 + i] = scale * static_cast<float>((run[i] >> shift) & 0xf) - min;
+  }
+}
+
+// (d * scale) * (q - 32), sixteen signed 8-bit scales of 16 elements. Each half of 128 elements has 64 bytes of low
+// nibbles and 32 bytes of upper bit pairs.
+void decode_q6_k(const uint8_t* in, float* out) {
+  const uint8_t* low = in;
+  const uint8_t* high = in + 128;
+  const uint8_t* scales = in + 192;
+  const float d = load_f16(in + 208);
+  for (int e = 0; e < kSuperBlock; ++e) {
+    const int half = e / 128;
+    const int quarter = (e % 128) / 32;
+    const int i = e % 32;
+    const int nibble = (low[half * 64 + (quarter % 2) * 32 + i] >> ((quarter / 2) * 4)) & 0xf;
+    const int upper = (high[half * 32 + i] >> (quarter * 2)) & 3;
+    const float scale = d * static_cast<float>(static_cast<int8_t>(scales[e / 16]));
+    out[e] = scale * static_cast<float>((nibble | (upper << 4)) - 32);
+  }
+}
+
+using DecodeBlock = void (*)(const uint8_t* in, float* out);
+
+template <DecodeBlock decode>
+void decode_blocks(const GgmlTypeTraits& traits, const uint8_t* in, std::span<float> out) {
+  const int64_t num_blocks = static_cast<int64_t>(out.size()) / traits.block_elems;
+  for (int64_t b = 0; b < num_blocks; ++b) decode(in + b * traits.block_bytes, out.data() + b * traits.block_elems);
+}
+
+void decode_type(GgmlType type, const GgmlTypeTraits& traits, const uint8_t* in, std::span<float> out) {
+  switch (type) {
+    case GgmlType::kF32:
+      if (!out.empty()) std::memcpy(out.data(), in, out.size_bytes());
+      return;
+    case GgmlType::kF16:
+      return decode_blocks<decode_f16>(traits, in, out);
+    case GgmlType::kBF16:
+      return decode_blocks<decode_bf16>(traits, in, out);
+    case GgmlType::kQ4_0:
+      return decode_blocks<decode_q4_0>(traits, in, out);
+    case GgmlType::kQ4_1:
+      return decode_blocks<decode_q4_1>(traits, in, out);
+    case GgmlType::kQ5_0:
+      return decode_blocks<decode_q5_0>(traits, in, out);
+    case GgmlType::kQ8_0:
+      return decode_blocks<decode_q8_0>(traits, in, out);
+    case GgmlType::kQ4_K:
+      return decode_blocks<decode_q4_k>(traits, in, out);
+    case GgmlType::kQ6_K:
+      return decode_blocks<decode_q6_k>(traits, in, out);
+  }
+}
+
+}  // namespace
+
+const GgmlTypeTraits* find_ggml_type(uint32_t id) {
+  for (const DecodedType& entry : kDecodedTypes) {
+    if (static_cast<uint32_t>(entry.type) == id) return &entry.traits;
+  }
+  return nullptr;
+}
+
+std::string_view ggml_type_name(uint32_t id) {
+  for (const NamedType& entry : kTypeNames) {
+    if (entry.id == id) return entry.name;
+  }
+  return "";
+}
+
+void dequantize_ggml(GgmlType type, std::span<const std::byte> stored, std::span<float> out) {
+  const GgmlTypeTraits* traits = find_ggml_type(static_cast<uint32_t>(type));
+  ASYMKV_CHECK(traits != nullptr, "ggml type id {}", static_cast<uint32_t>(type));
+  const auto num_elems = static_cast<int64_t>(out.size());
+  ASYMKV_CHECK(num_elems % traits->block_elems == 0, "{} elements of {}", num_elems, traits->name);
+  const int64_t expected_bytes = num_elems / traits->block_elems * traits->block_bytes;
+  ASYMKV_CHECK(static_cast<int64_t>(stored.size()) == expected_bytes, "{} bytes for {} elements of {}, need {}",
+               stored.size(), num_elems, traits->name, expected_bytes);
+  decode_type(type, *traits, reinterpret_cast<const uint8_t*>(stored.data()), out);
+}
+
+}  // namespace asymkv
