@@ -34,6 +34,10 @@ struct GgufTokenizerData {
   bool add_bos = false;
 };
 
+class GgufFile;
+// Copies the keys out of an opened file. Throws Error{kBadInput} naming the key that is missing or of another type.
+GgufTokenizerData read_gguf_tokenizer(const GgufFile& file);
+
 // A byte-level BPE tokenizer. Immutable and cheap to copy; all const members may be called from many threads.
 class Tokenizer {
  public:

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "asymkv/base/json.h"
+#include "asymkv/model/tokenizer/tokenizer.h"
+
+namespace asymkv::tokenizer {
+
+// Transparent hash: lookups by string_view make no string.
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using TokenIds = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>>;
+
+// A token that is cut out of the text before normalisation and pre-tokenisation.
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool special = false;      // dropped by skip_special, plain text without parse_special
+  bool normalized = false;   // searched in the normalised text instead of the raw one
+  bool lstrip = false;       // swallows white space before it
+  bool rstrip = false;       // and after it
+  bool single_word = false;  // only between word boundaries
+};
+
+// What a match becomes, in the words of tokenizer.json.
+enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+// One step of pre-tokenisation; steps run in order, each on every piece of the step before.
+struct PreTokenizerStep {
+  enum class Kind { kSplitRegex, kSplitLiteral, kPrefixSpace } kind = Kind::kSplitRegex;
+  std::string pattern;  // Oniguruma's dialect, or the literal
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // matches and gaps change places
+  std::string field;    // where the pattern was written, for errors
+};
+
+struct MergeRule {
+  int32_t left, right, merged;
+};
+
+// Everything that decides token ids, whatever file it came from.
+struct TokenizerDefinition {
+  std::string origin;
+  std::vector<std::string> tokens;  // by id, published spelling; empty for an id without a token
+  TokenIds ids;                     // the inverse, without added tokens that the model does not have
+  std::vector<MergeRule> merges;    // best first
+  std::optional<int32_t> unknown;   // for a byte that has no token; without it such a byte is dropped
+  bool fuse_unknown = false;        // a run of them gives one token
+  bool ignore_merges = false;       // a word that is a token is not merged but looked up
+  bool nfc = false;
+  std::vector<PreTokenizerStep> steps;
+  std::vector<AddedToken> added_tokens;
+  std::vector<int32_t> prefix, suffix;  // put around a text by add_special
+  std::optional<int32_t> bos;
+  std::vector<int32_t> eos;
+
+  bool has_token(int64_t id) const {
+    return id >= 0 && id < static_cast<int64_t>(tokens.size()) && !tokens[static_cast<size_t>(id)].empty();
+  }
+};
+
+// GPT-2's pattern, which a ByteLevel pre-tokenizer with use_regex stands for.
+extern const char* const kGpt2Pattern;
+
+// Both throw Error{kBadInput} or Error{kUnsupported} naming origin and field.
+TokenizerDefinition definition_from_json(const Json& file, std::string_view origin, const Json& config);
+TokenizerDefinition definition_from_gguf(const GgufTokenizerData& data, std::string_view origin);
+
+// Splits "left right" at its only space; throws Error{kBadInput} naming the rule. Appends the rule.
+void add_merge(TokenizerDefinition& definition, std::string_view left, std::string_view right, size_t idx);
+void add_merge_line(TokenizerDefinition& definition, std::string_view line, size_t idx);
+
+// SHA-256 over all fields but `origin` and the `field` names.
+std::string definition_sha256(const TokenizerDefinition& definition);
+
+}  // namespace asymkv::tokenizer

@@ -1,0 +1,64 @@
+#include <algorithm>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/json.h"
+#include "asymkv/model/gguf.h"
+#include "asymkv/model/tokenizer/tokenizer.h"
+
+namespace asymkv {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> copy_strings(const GgufFile& file, std::string_view key) {
+  const std::vector<std::string_view> views = file.require_strings(key);
+  return {views.begin(), views.end()};
+}
+
+Tokenizer load_folder(const fs::path& folder) {
+  const fs::path file = folder / "tokenizer.json";
+  if (!fs::is_regular_file(file)) {
+    throw_bad_input("{} has no tokenizer.json (a model folder must hold the fast tokenizer's file)", folder.string());
+  }
+  Json config = Json::object();
+  if (const fs::path path = folder / "tokenizer_config.json"; fs::is_regular_file(path)) config = read_json_file(path);
+  if (!config.is_object()) throw_bad_input("{} must be a JSON object", (folder / "tokenizer_config.json").string());
+  if (const fs::path path = folder / "generation_config.json"; fs::is_regular_file(path)) {
+    const Json generation = read_json_file(path);
+    if (!generation.is_object()) throw_bad_input("{} must be a JSON object", path.string());
+    if (generation.contains("eos_token_id")) config["eos_token_id"] = generation["eos_token_id"];
+  }
+  return Tokenizer::from_json(read_json_file(file), file.string(), config);
+}
+
+}  // namespace
+
+GgufTokenizerData read_gguf_tokenizer(const GgufFile& file) {
+  GgufTokenizerData data;
+  data.model = file.require_string("tokenizer.ggml.model");
+  data.pre = file.require_string("tokenizer.ggml.pre");
+  data.tokens = copy_strings(file, "tokenizer.ggml.tokens");
+  for (const int64_t type : file.require_ints("tokenizer.ggml.token_type")) {
+    data.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, INT32_MIN, INT32_MAX)));
+  }
+  data.merges = copy_strings(file, "tokenizer.ggml.merges");
+  if (file.has("tokenizer.ggml.bos_token_id")) data.bos = file.require_int("tokenizer.ggml.bos_token_id");
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (file.has(key)) data.eos.push_back(file.require_int(key));
+  }
+  data.add_bos = file.bool_or("tokenizer.ggml.add_bos_token", false);
+  return data;
+}
+
+Tokenizer load_tokenizer(const fs::path& model_path) {
+  if (fs::is_directory(model_path)) return load_folder(model_path);
+  if (model_path.extension() == ".json") return Tokenizer::from_json(read_json_file(model_path), model_path.string());
+  if (model_path.extension() == ".gguf") {
+    const GgufFile file(model_path);
+    return Tokenizer::from_gguf_data(read_gguf_tokenizer(file), model_path.string());
+  }
+  throw_bad_input("{} is neither a model folder nor a .gguf or .json file, so it has no tokenizer",
+                  model_path.string());
+}
+
+}  // namespace asymkv

@@ -1,0 +1,153 @@
+#include "asymkv/model/tokenizer/tokenizer.h"
+
+#include <utility>
+
+#include "asymkv/base/error.h"
+#include "asymkv/model/tokenizer/added_tokens.h"
+#include "asymkv/model/tokenizer/bpe.h"
+#include "asymkv/model/tokenizer/byte_level.h"
+#include "asymkv/model/tokenizer/definition.h"
+#include "asymkv/model/tokenizer/nfc.h"
+#include "asymkv/model/tokenizer/pretokenizer.h"
+#include "asymkv/model/tokenizer/utf8.h"
+
+namespace asymkv {
+
+using tokenizer::AddedToken;
+using tokenizer::Segment;
+
+struct Tokenizer::Impl {
+  explicit Impl(tokenizer::TokenizerDefinition source);
+  Impl(const Impl&) = delete;  // the sets point into `definition`
+  Impl& operator=(const Impl&) = delete;
+
+  void encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const;
+  void encode_normalized(std::string_view text, tokenizer::Matcher& matcher, std::vector<int32_t>& ids) const;
+
+  const tokenizer::TokenizerDefinition definition;
+  const tokenizer::Bpe bpe;
+  const tokenizer::PreTokenizer pre_tokenizer;
+  tokenizer::AddedTokenSet in_raw_text, in_normalized_text;
+  std::vector<std::string> bytes;  // by id
+  std::vector<bool> special;       // by id
+  tokenizer::TokenIds added_ids;
+  std::string sha256;
+};
+
+Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
+    : definition(std::move(source)),
+      bpe(definition),
+      pre_tokenizer(definition.steps),
+      special(definition.tokens.size(), false),
+      sha256(tokenizer::definition_sha256(definition)) {
+  bytes.reserve(definition.tokens.size());
+  // Added tokens too: the reference's decoder maps any token back that is spelled in the byte-level alphabet.
+  for (const std::string& token : definition.tokens) bytes.push_back(tokenizer::from_byte_level(token).value_or(token));
+  for (const AddedToken& token : definition.added_tokens) {
+    special[static_cast<size_t>(token.id)] = token.special;
+    added_ids.emplace(token.content, token.id);
+    if (!token.normalized) {
+      in_raw_text.add(token.content, token);
+    } else {
+      in_normalized_text.add(definition.nfc ? tokenizer::normalize_nfc(token.content) : token.content, token);
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_normalized(std::string_view text, tokenizer::Matcher& matcher,
+                                        std::vector<int32_t>& ids) const {
+  pre_tokenizer.for_each_word(text, matcher, [&](std::string_view word) { bpe.encode_word(word, ids); });
+}
+
+void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const {
+  tokenizer::Matcher matcher;
+  for (const Segment& raw : in_raw_text.split(text, parse_special)) {
+    if (raw.token != nullptr) {
+      ids.push_back(raw.token->id);
+      continue;
+    }
+    const std::string normalized = definition.nfc ? tokenizer::normalize_nfc(raw.text) : std::string(raw.text);
+    for (const Segment& segment : in_normalized_text.split(normalized, parse_special)) {
+      if (segment.token != nullptr) {
+        ids.push_back(segment.token->id);
+      } else {
+        encode_normalized(segment.text, matcher, ids);
+      }
+    }
+  }
+}
+
+Tokenizer Tokenizer::from_json(const Json& tokenizer, std::string_view origin, const Json& config) {
+  return Tokenizer(std::make_shared<const Impl>(tokenizer::definition_from_json(tokenizer, origin, config)));
+}
+
+Tokenizer Tokenizer::from_gguf_data(const GgufTokenizerData& data, std::string_view origin) {
+  return Tokenizer(std::make_shared<const Impl>(tokenizer::definition_from_gguf(data, origin)));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  if (const size_t bad = tokenizer::find_invalid_utf8(text); bad != std::string_view::npos) {
+    throw_bad_input("the text to tokenize is not valid UTF-8 at byte {}", bad);
+  }
+  std::vector<int32_t> ids;
+  const auto& definition = impl_->definition;
+  if (options.add_special) ids = definition.prefix;
+  impl_->encode_raw(text, options.parse_special, ids);
+  if (options.add_special) ids.insert(ids.end(), definition.suffix.begin(), definition.suffix.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string bytes;
+  for (const int32_t id : ids) {
+    if (!(skip_special && is_special(id))) bytes += token_bytes(id);
+  }
+  return tokenizer::take_utf8(bytes, true);
+}
+
+std::string Tokenizer::token_bytes(int32_t id) const {
+  return impl_->definition.has_token(id) ? impl_->bytes[static_cast<size_t>(id)] : std::string();
+}
+
+int64_t Tokenizer::vocab_size() const {
+  auto size = static_cast<int64_t>(impl_->definition.tokens.size());
+  while (size > 0 && !impl_->definition.has_token(size - 1)) --size;
+  return size;
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return impl_->definition.bos;
+}
+
+const std::vector<int32_t>& Tokenizer::eos_ids() const {
+  return impl_->definition.eos;
+}
+
+std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
+  for (const tokenizer::TokenIds* ids : {&impl_->definition.ids, &impl_->added_ids}) {
+    if (const auto it = ids->find(token); it != ids->end()) return it->second;
+  }
+  return std::nullopt;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return impl_->definition.has_token(id) && impl_->special[static_cast<size_t>(id)];
+}
+
+std::string Tokenizer::sha256() const {
+  return impl_->sha256;
+}
+
+StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+
+std::string StreamDecoder::push(int32_t id) {
+  if (!(skip_special_ && tokenizer_.is_special(id))) held_ += tokenizer_.token_bytes(id);
+  return tokenizer::take_utf8(held_, false);
+}
+
+std::string StreamDecoder::flush() {
+  return tokenizer::take_utf8(held_, true);
+}
+
+}  // namespace asymkv
