@@ -76,7 +76,7 @@ Json paired_json(const PairedAnswer& answer, const PairedOptions& options) {
 
 // What follows "not established": how many cases the same shares would need.
 std::string projection(const std::optional<int64_t>& cases) {
-  if (!cases) return "and no number of cases at the observed shares would clear it";
+  if (!cases) return "no number of cases at the observed shares would clear it";
   return fmt::format("at the observed shares about {} cases would be needed", *cases);
 }
 
@@ -361,7 +361,7 @@ void add_holm(CLI::App& parent, Action& action) {
 struct BootstrapCommandOptions {
   std::string pairs;
   int64_t resamples = 100'000;
-  uint64_t seed = 1;
+  std::string seed = "1";  // text, since a number option would wrap -1 around
   AlphaOptions alpha;
   bool json = false;
 };
@@ -373,13 +373,12 @@ void print_bootstrap_row(const stats::LossRatio& ratio) {
 
 int run_bootstrap(const BootstrapCommandOptions& options) {
   const double alpha = options.alpha.value();
+  const uint64_t seed = parse_seed(options.seed);
   const std::vector<stats::PairedLoss> documents = read_loss_pairs(options.pairs);
-  const stats::LossRatio ratio = stats::bootstrap_loss_ratio(documents, {options.resamples, options.seed, alpha});
+  const stats::LossRatio ratio = stats::bootstrap_loss_ratio(documents, {options.resamples, seed, alpha});
   if (options.json) {
-    print_json({{"ratio_minus_1", ratio.ratio_minus_1},
-                {"lower", ratio.lower},
-                {"upper", ratio.upper},
-                {"seed", options.seed}});
+    print_json(
+        {{"ratio_minus_1", ratio.ratio_minus_1}, {"lower", ratio.lower}, {"upper", ratio.upper}, {"seed", seed}});
     return 0;
   }
   say("{} documents, {} resamples, alpha {:.6g} for each bound; the document that moves most holds {:.1f} % of all "
@@ -387,7 +386,7 @@ int run_bootstrap(const BootstrapCommandOptions& options) {
       ratio.documents, options.resamples, alpha, 100.0 * ratio.largest_delta_share);
   say("                seed  loss change, %        lower        upper\n");
   print_bootstrap_row(ratio);
-  print_bootstrap_row(stats::bootstrap_loss_ratio(documents, {options.resamples, options.seed + 1, alpha}));
+  print_bootstrap_row(stats::bootstrap_loss_ratio(documents, {options.resamples, seed + 1, alpha}));
   say("\nThe candidate's mean loss is {:+.3f} % of native's; with {:.6g} % confidence it is {:+.3f} % at most: {} at "
       "the "
       "limit of {:+.4g} %.\n",

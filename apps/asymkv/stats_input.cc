@@ -102,6 +102,12 @@ stats::PairedCounts parse_table(const std::string& text) {
   return {.n = counts[0] + counts[1] + counts[2] + counts[3], .lost = counts[2], .gained = counts[1]};
 }
 
+uint64_t parse_seed(const std::string& text) {
+  const auto seed = parse_number<uint64_t>(text);
+  if (!seed) throw_usage("--seed must be a whole number from 0 to 18446744073709551615, but it is '{}'", text);
+  return *seed;
+}
+
 std::vector<stats::PValue> parse_p_values(const std::vector<std::string>& texts) {
   std::vector<stats::PValue> values;
   for (const std::string& text : texts) values.push_back(parse_p_value(text));

@@ -24,6 +24,9 @@ struct AlphaOptions {
 // "a,b,c,d", four counts of a matched-pair table: lost = c, gained = b, n = their sum. Throws Error{kUsage}.
 stats::PairedCounts parse_table(const std::string& text);
 
+// A number from 0 to 2^64 - 1. Throws Error{kUsage}.
+uint64_t parse_seed(const std::string& text);
+
 // Decimal numbers in [0, 1], also below the range of a double ("2.32e-361"). Throws Error{kUsage}.
 std::vector<stats::PValue> parse_p_values(const std::vector<std::string>& texts);
 
