@@ -1,0 +1,304 @@
+#include "engine_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/parallel.h"
+#include "asymkv/engine/cache_setup.h"
+
+namespace asymkv::app {
+namespace {
+
+RawOutcome failed_outcome(int64_t case_idx, ArmId arm, const std::string& failure) {
+  RawOutcome outcome;
+  outcome.case_idx = case_idx;
+  outcome.arm = arm;
+  outcome.failure = failure;
+  return outcome;
+}
+
+// Text up to the first stop string, without it.
+std::string cut_at_stop(std::string text, std::span<const std::string> stops) {
+  size_t end = text.size();
+  for (const std::string& stop : stops) end = std::min(end, text.find(stop));
+  text.resize(std::min(end, text.size()));
+  return text;
+}
+
+double row_nll(std::span<const float> logits, int32_t target) {
+  const float largest = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - largest);
+  return std::log(sum) + largest - logits[static_cast<size_t>(target)];
+}
+
+}  // namespace
+
+double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span<const int32_t> targets) {
+  constexpr size_t kRowsPerBlock = 64;
+  const auto dim = static_cast<size_t>(decoder.config().hidden_size);
+  const auto vocab = static_cast<size_t>(decoder.config().vocab_size);
+  std::vector<double> nll(targets.size());
+  for (size_t begin = 0; begin < targets.size(); begin += kRowsPerBlock) {
+    const size_t count = std::min(kRowsPerBlock, targets.size() - begin);
+    const std::vector<float> logits = decoder.logits(hidden.subspan(begin * dim, count * dim));
+    parallel_for(static_cast<int64_t>(count), [&](int64_t i, int) {
+      const auto row = static_cast<size_t>(i);
+      nll[begin + row] = row_nll(std::span(logits).subspan(row * vocab, vocab), targets[begin + row]);
+    });
+  }
+  double sum = 0.0;
+  for (const double x : nll) sum += x;
+  return sum / static_cast<double>(targets.size());
+}
+
+OwnReads EngineRunner::prompt_reads() const {
+  return options_.path == RunPath::kReference ? OwnReads::kStored : OwnReads::kFresh;
+}
+
+EngineRunner::CaseTokens EngineRunner::tokenize(const Unit& unit, const Case& item) const {
+  CaseTokens tokens;
+  tokens.context = model_.tokenizer.encode(item.context, {.add_special = true, .parse_special = false});
+  if (unit.kind == PanelKind::kLoss) {
+    const auto length = static_cast<size_t>(item.length);
+    if (tokens.context.size() < length) {
+      tokens.failure = fmt::format("the document has {} tokens, fewer than {}", tokens.context.size(), length);
+    }
+    tokens.context.resize(std::min(tokens.context.size(), length));
+    return tokens;
+  }
+  if (!item.question.empty()) {
+    tokens.question = model_.tokenizer.encode(item.question, {.add_special = false, .parse_special = false});
+  }
+  const auto total = static_cast<int64_t>(tokens.context.size() + tokens.question.size());
+  if (total >= model_.config().max_position_embeddings) {
+    tokens.failure =
+        fmt::format("the prompt has {} tokens, the model {} positions", total, model_.config().max_position_embeddings);
+  }
+  if (tokens.context.empty()) tokens.failure = "the context has no token";
+  return tokens;
+}
+
+void EngineRunner::grow_cache(ArmId arm, int64_t num_pages) {
+  std::unique_ptr<KvCache>& cache = caches_[arm];
+  if (cache != nullptr && cache->pool().num_pages() >= num_pages) return;
+  kept_prefix_.reset();  // its pages live in the cache that goes
+  cache.reset();
+  CacheRequest request;
+  request.format = arm_format(arm, model_.config().native_dtype);
+  request.num_pages = num_pages;
+  request.page_size = options_.page_size;
+  request.scales = options_.scales;
+  cache = make_cache(model_.decoder, request);
+}
+
+void EngineRunner::check_arms(std::span<const ArmId> arms) {
+  for (const ArmId arm : arms) {
+    try {
+      grow_cache(arm, 1);
+    } catch (const Error& e) {
+      throw Error(e.code(), fmt::format("arm {}: {}", arm_name(arm), e.what()));
+    }
+  }
+}
+
+const KvCache* EngineRunner::cache_of(ArmId arm) const {
+  const auto it = caches_.find(arm);
+  return it == caches_.end() ? nullptr : it->second.get();
+}
+
+std::map<ArmId, KvCache*> EngineRunner::caches() {
+  std::map<ArmId, KvCache*> all;
+  for (const auto& [arm, cache] : caches_) all[arm] = cache.get();
+  return all;
+}
+
+void EngineRunner::reserve_caches(const Unit& unit, const std::vector<CaseTokens>& tokens) {
+  const auto pages = [&](int64_t count) { return (count + options_.page_size - 1) / options_.page_size + 1; };
+  int64_t needed = 0;
+  for (const CaseTokens& item : tokens) {
+    const auto prompt = static_cast<int64_t>(item.context.size() + item.question.size());
+    needed += pages(prompt + unit.generation.token_limit) + pages(static_cast<int64_t>(item.context.size()));
+  }
+  for (const ArmSlot& slot : unit.slots) grow_cache(slot.arm, needed);
+}
+
+void EngineRunner::prefill_per_arm(Prefix& prefix) {
+  const auto total = static_cast<int64_t>(prefix.tokens.size());
+  const int64_t step = options_.chunk_tokens > 0 ? options_.chunk_tokens : total;
+  for (size_t s = 0; s < prefix.sequences.size(); ++s) {
+    for (int64_t begin = 0; begin < total; begin += step) {
+      ForwardChunk chunk;
+      chunk.tokens = std::span(prefix.tokens)
+                         .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(step, total - begin)));
+      chunk.start_pos = begin;
+      chunk.targets = {&prefix.sequences[s]};
+      chunk.context = &prefix.sequences[s];
+      chunk.own_reads = prompt_reads();
+      std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
+      hidden.erase(hidden.begin(), hidden.end() - model_.config().hidden_size);
+      prefix.last_hidden[s] = std::move(hidden);
+    }
+  }
+}
+
+EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens) {
+  Prefix prefix;
+  prefix.text = text;
+  prefix.tokens.assign(tokens.begin(), tokens.end());
+  for (const ArmSlot& slot : unit.slots) {
+    prefix.arms.push_back(slot.arm);
+    prefix.sequences.emplace_back(*caches_.at(slot.arm));
+    prefix.last_hidden.emplace_back();
+  }
+  const auto total = static_cast<int64_t>(tokens.size());
+  const bool one_chunk = options_.chunk_tokens == 0 || total <= options_.chunk_tokens;
+  if (options_.path == RunPath::kReference || options_.prefill == Prefill::kPerArm || !one_chunk) {
+    prefill_per_arm(prefix);
+    return prefix;
+  }
+  // One fresh chunk never reads what it stores, so one forward pass fills every arm's cache.
+  ForwardChunk chunk;
+  chunk.tokens = prefix.tokens;
+  for (SequencePages& sequence : prefix.sequences) chunk.targets.push_back(&sequence);
+  std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
+  hidden.erase(hidden.begin(), hidden.end() - model_.config().hidden_size);
+  for (std::vector<float>& last : prefix.last_hidden) last = hidden;
+  return prefix;
+}
+
+std::vector<EngineRunner::Lane> EngineRunner::start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens) {
+  std::vector<ArmId> arms;
+  for (const ArmSlot& slot : unit.slots) arms.push_back(slot.arm);
+  std::vector<std::vector<Lane>> by_slot(unit.slots.size());
+  for (size_t c = 0; c < unit.cases.size(); ++c) {
+    if (!tokens[c].failure.empty()) continue;
+    const std::string& text = unit.cases[c].context;
+    if (kept_prefix_ == nullptr || kept_prefix_->text != text || kept_prefix_->arms != arms) {
+      kept_prefix_.reset();
+      kept_prefix_ = std::make_unique<Prefix>(prefill(unit, text, tokens[c].context));
+    }
+    for (size_t s = 0; s < unit.slots.size(); ++s) {
+      Lane lane{static_cast<int64_t>(c), s, kept_prefix_->sequences[s].fork(), kept_prefix_->last_hidden[s]};
+      by_slot[s].push_back(std::move(lane));
+    }
+  }
+  // In the batch, each arm's lanes stand in the order its slot asks for.
+  std::vector<Lane> lanes;
+  for (size_t s = 0; s < unit.slots.size(); ++s) {
+    for (const int64_t case_idx : unit.slots[s].order) {
+      for (Lane& lane : by_slot[s]) {
+        if (lane.case_idx == case_idx) lanes.push_back(std::move(lane));
+      }
+    }
+  }
+  return lanes;
+}
+
+void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) {
+  std::vector<ForwardChunk> chunks;
+  std::vector<Lane*> readers;
+  for (Lane& lane : lanes) {
+    const std::vector<int32_t>& question = tokens[static_cast<size_t>(lane.case_idx)].question;
+    if (question.empty()) continue;
+    ForwardChunk chunk;
+    chunk.tokens = question;
+    chunk.start_pos = lane.sequence.num_tokens();
+    chunk.targets = {&lane.sequence};
+    chunk.context = &lane.sequence;
+    chunk.own_reads = prompt_reads();
+    chunks.push_back(std::move(chunk));
+    readers.push_back(&lane);
+  }
+  if (chunks.empty()) return;
+  const std::vector<float> hidden = model_.decoder.forward(chunks, model_.config().native_dtype);
+  const auto dim = static_cast<ptrdiff_t>(model_.config().hidden_size);
+  ptrdiff_t row_end = 0;
+  for (size_t i = 0; i < readers.size(); ++i) {
+    row_end += static_cast<ptrdiff_t>(chunks[i].tokens.size());
+    readers[i]->hidden.assign(hidden.begin() + (row_end - 1) * dim, hidden.begin() + row_end * dim);
+  }
+}
+
+void EngineRunner::run_generation(const Unit& unit, std::vector<Lane>& lanes, std::vector<RawOutcome>& outcomes) {
+  std::vector<float> hidden;
+  for (const Lane& lane : lanes) hidden.insert(hidden.end(), lane.hidden.begin(), lane.hidden.end());
+  const std::vector<float> logits = model_.decoder.logits(hidden);
+  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+  std::vector<DecodeSlot> slots;
+  std::vector<const Lane*> slot_lanes;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const auto first = finite_argmax(std::span(logits).subspan(i * vocab, vocab));
+    if (!first) {
+      outcomes.push_back(failed_outcome(lanes[i].case_idx, unit.slots[lanes[i].slot_idx].arm, "non-finite logits"));
+      continue;
+    }
+    DecodeSlot slot;
+    slot.sequence = &lanes[i].sequence;
+    slot.next = *first;
+    slots.push_back(std::move(slot));
+    slot_lanes.push_back(&lanes[i]);
+  }
+  decode_greedy(model_, slots, {unit.generation.token_limit, unit.generation.stops, model_.config().native_dtype});
+  for (size_t i = 0; i < slots.size(); ++i) {
+    RawOutcome outcome =
+        failed_outcome(slot_lanes[i]->case_idx, unit.slots[slot_lanes[i]->slot_idx].arm, slots[i].failure);
+    outcome.text = cut_at_stop(model_.tokenizer.decode(slots[i].token_ids, true), unit.generation.stops);
+    outcome.tokens = static_cast<int64_t>(slots[i].token_ids.size()) + (slots[i].ended_by_token ? 1 : 0);
+    outcome.truncated = slots[i].finish_reason == FinishReason::kLength;
+    outcomes.push_back(std::move(outcome));
+  }
+}
+
+void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::vector<int32_t>& tokens,
+                                 std::vector<RawOutcome>& outcomes) {
+  const int64_t scored = unit.cases[static_cast<size_t>(case_idx)].scored_tokens;
+  // The token before the first target is the first that reads stored bytes; everything before it is prefill.
+  const auto num_prefill = tokens.size() - static_cast<size_t>(scored) - 1;
+  const auto inputs = std::span(tokens).subspan(num_prefill, static_cast<size_t>(scored));
+  const auto targets = std::span(tokens).last(static_cast<size_t>(scored));
+  kept_prefix_.reset();
+  Prefix prefix = prefill(unit, {}, std::span(tokens).first(num_prefill));
+  for (size_t s = 0; s < unit.slots.size(); ++s) {
+    ForwardChunk chunk;
+    chunk.tokens = inputs;
+    chunk.start_pos = static_cast<int64_t>(num_prefill);
+    chunk.targets = {&prefix.sequences[s]};
+    chunk.context = &prefix.sequences[s];
+    chunk.own_reads = OwnReads::kStored;
+    const std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
+    RawOutcome outcome = failed_outcome(case_idx, unit.slots[s].arm, "");
+    outcome.nll = mean_nll(model_.decoder, hidden, targets);
+    outcome.scored_tokens = scored;
+    if (!std::isfinite(outcome.nll)) outcome = failed_outcome(case_idx, unit.slots[s].arm, "non-finite logits");
+    outcomes.push_back(std::move(outcome));
+  }
+}
+
+std::vector<RawOutcome> EngineRunner::run_unit(const Unit& unit) {
+  std::vector<CaseTokens> tokens;
+  std::vector<RawOutcome> outcomes;
+  for (size_t c = 0; c < unit.cases.size(); ++c) {
+    tokens.push_back(tokenize(unit, unit.cases[c]));
+    if (tokens.back().failure.empty()) continue;
+    for (const ArmSlot& slot : unit.slots) {
+      outcomes.push_back(failed_outcome(static_cast<int64_t>(c), slot.arm, tokens.back().failure));
+    }
+  }
+  reserve_caches(unit, tokens);
+  if (unit.kind == PanelKind::kLoss) {
+    for (size_t c = 0; c < unit.cases.size(); ++c) {
+      if (tokens[c].failure.empty()) run_loss_case(unit, static_cast<int64_t>(c), tokens[c].context, outcomes);
+    }
+    return outcomes;
+  }
+  std::vector<Lane> lanes = start_lanes(unit, tokens);
+  read_questions(tokens, lanes);
+  if (!lanes.empty()) run_generation(unit, lanes, outcomes);
+  return outcomes;
+}
+
+}  // namespace asymkv::app

@@ -1,0 +1,134 @@
+#include "asymkv/engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/interrupt.h"
+
+namespace asymkv {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool is_end(const ModelConfig& config, int32_t token) {
+  return std::ranges::find(config.eos_token_ids, token) != config.eos_token_ids.end();
+}
+
+// Appends one token to `sequence` and returns the logits after it.
+std::vector<float> step(LoadedModel& model, SequencePages& sequence, int32_t token, DType native_dtype) {
+  ForwardChunk chunk;
+  chunk.tokens = std::span(&token, 1);
+  chunk.start_pos = sequence.num_tokens();
+  chunk.targets = {&sequence};
+  chunk.context = &sequence;
+  chunk.own_reads = OwnReads::kStored;
+  return model.decoder.logits(model.decoder.forward(std::span(&chunk, 1), native_dtype));
+}
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : "length";
+}
+
+Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const int32_t> prompt,
+                    const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+  if (prompt.empty()) throw_usage("the prompt is empty: give at least one token");
+  const int64_t limit = model.config().max_position_embeddings;
+  const auto prompt_len = static_cast<int64_t>(prompt.size());
+  if (prompt_len >= limit) {
+    throw_usage("the prompt has {} tokens, the model {} positions: shorten it", prompt_len, limit);
+  }
+  const int64_t max_tokens = std::min(options.max_tokens, limit - prompt_len);
+  Sampler sampler(options.sampling);
+  Generation result;
+  const auto start = std::chrono::steady_clock::now();
+  ForwardChunk chunk;
+  chunk.tokens = prompt;
+  chunk.targets = {&sequence};
+  chunk.context = &sequence;
+  chunk.own_reads = options.prompt_reads;
+  const std::vector<float> hidden = model.decoder.forward(std::span(&chunk, 1), options.native_dtype);
+  const auto last_row = std::span(hidden).last(static_cast<size_t>(model.config().hidden_size));
+  std::vector<float> logits = model.decoder.logits(last_row);
+  result.prefill_seconds = seconds_since(start);
+  const auto decode_start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < max_tokens; ++i) {
+    throw_if_interrupted();
+    if (i > 0) logits = step(model, sequence, result.token_ids.back(), options.native_dtype);
+    const int32_t token = sampler.sample(logits);
+    result.token_ids.push_back(token);
+    if (on_token) on_token(token);
+    if (!options.ignore_eos && is_end(model.config(), token)) {
+      result.finish_reason = FinishReason::kStop;
+      break;
+    }
+  }
+  result.decode_seconds = seconds_since(decode_start);
+  return result;
+}
+
+namespace {
+
+bool contains_stop(const std::string& text, std::span<const std::string> stop) {
+  return std::ranges::any_of(stop, [&](const std::string& s) { return text.find(s) != std::string::npos; });
+}
+
+// Takes one chosen token into a slot; returns whether the slot goes on.
+bool accept_token(const LoadedModel& model, DecodeSlot& slot, int32_t token, const DecodeLimits& limits) {
+  if (is_end(model.config(), token)) {
+    slot.finish_reason = FinishReason::kStop;
+    slot.ended_by_token = true;
+    return false;
+  }
+  slot.token_ids.push_back(token);
+  if (!limits.stop.empty() && contains_stop(model.tokenizer.decode(slot.token_ids, true), limits.stop)) {
+    slot.finish_reason = FinishReason::kStop;
+    return false;
+  }
+  slot.finish_reason = FinishReason::kLength;
+  const bool room = slot.sequence->num_tokens() + 1 < model.config().max_position_embeddings;
+  return room && static_cast<int64_t>(slot.token_ids.size()) < limits.max_tokens;
+}
+
+}  // namespace
+
+std::optional<int32_t> finite_argmax(std::span<const float> logits) {
+  if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); })) return std::nullopt;
+  return argmax(logits);
+}
+
+void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const DecodeLimits& limits) {
+  std::vector<DecodeSlot*> running;
+  for (DecodeSlot& slot : slots) {
+    slot.token_ids.clear();
+    if (accept_token(model, slot, slot.next, limits)) running.push_back(&slot);
+  }
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  while (!running.empty()) {
+    std::vector<ForwardChunk> chunks;
+    for (DecodeSlot* slot : running) {
+      ForwardChunk chunk;
+      chunk.tokens = std::span(slot->token_ids).last(1);
+      chunk.start_pos = slot->sequence->num_tokens();
+      chunk.targets = {slot->sequence};
+      chunk.context = slot->sequence;
+      chunk.own_reads = OwnReads::kStored;
+      chunks.push_back(std::move(chunk));
+    }
+    const std::vector<float> logits = model.decoder.logits(model.decoder.forward(chunks, limits.native_dtype));
+    std::vector<DecodeSlot*> still_running;
+    for (size_t i = 0; i < running.size(); ++i) {
+      const std::optional<int32_t> token = finite_argmax(std::span(logits).subspan(i * vocab, vocab));
+      if (!token) running[i]->failure = "non-finite logits";
+      if (token && accept_token(model, *running[i], *token, limits)) still_running.push_back(running[i]);
+    }
+    running = std::move(still_running);
+  }
+}
+
+}  // namespace asymkv

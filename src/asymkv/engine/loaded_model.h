@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "asymkv/model/forward/decoder.h"
+#include "asymkv/model/model_files.h"
+#include "asymkv/model/tokenizer/tokenizer.h"
+
+namespace asymkv {
+
+// A model ready to run: files (configuration, hashes), tokenizer, and the decoder with its weights.
+struct LoadedModel {
+  ModelFiles files;
+  Tokenizer tokenizer;
+  Decoder decoder;
+
+  const ModelConfig& config() const { return files.config; }
+};
+
+// Opens, checks and widens a model. Throws what open_model, load_tokenizer and Decoder throw, and Error{kBadInput} if
+// the tokenizer knows more ids than the model.
+std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& path, Backends backends);
+
+}  // namespace asymkv

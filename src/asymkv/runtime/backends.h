@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "asymkv/model/forward/decoder.h"
+
+namespace asymkv {
+
+// One kernel family this build knows, and why it cannot be used where it cannot.
+struct BackendChoice {
+  std::string name;  // "cpu", "ref", "cuda"
+  bool available = false;
+  std::string reason;  // empty if available
+};
+std::vector<BackendChoice> list_backends();
+
+// The families behind a `--device` name: "cpu" (default), "ref" (double-precision oracle, slow) or "cuda". Throws
+// Error{kUnsupported} with the refusal's sentence, Error{kUsage} for an unknown name. Never falls back to another one.
+Backends select_backends(std::string_view device);
+
+}  // namespace asymkv
