@@ -1,9 +1,10 @@
 #include "asymkv/kv/cache.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -32,6 +33,7 @@ float KvLayerView::v_scale(int64_t page, int64_t kv_head, int64_t slot) const {
 
 KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
     : layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {
+  ASYMKV_CHECK(config_.num_layers >= 0, "num_layers is {}", config_.num_layers);
   check_scales();
   check_transforms();
   const auto num_layers = static_cast<size_t>(config_.num_layers);
@@ -46,21 +48,30 @@ KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
       if (layout_.has_v_scales()) planes.v_scales.assign(static_cast<size_t>(scale_elems), poison);
     }
   } catch (const std::bad_alloc&) {
-    throw_error(ErrorCode::kResourceExhausted, "no memory for a KV cache of {} bytes ({} pages, {} layers)",
-                layout_.page_bytes().scaled(config_.num_pages * config_.num_layers).total(), config_.num_pages,
-                config_.num_layers);
+    throw_no_memory();
+  } catch (const std::length_error&) {  // more than a vector can ever hold
+    throw_no_memory();
   }
   k_counters_.resize(num_layers);
   v_counters_.resize(num_layers);
+}
+
+void KvCache::throw_no_memory() const {
+  throw_error(ErrorCode::kResourceExhausted, "no memory for a KV cache of {} layers with {} pages of {} bytes each",
+              config_.num_layers, config_.num_pages, layout_.page_bytes().total());
 }
 
 void KvCache::check_scales() const {
   const bool k_fixed = layout_.format().key.scale == ScaleKind::kFixed;
   const bool v_fixed = layout_.format().value.scale == ScaleKind::kFixed;
   if (!k_fixed && !v_fixed) return;
-  if (static_cast<int64_t>(config_.fixed_scales.size()) != config_.num_layers) {
-    throw_usage("KV format {} with fixed scales needs one scale a layer and side: {} given for {} layers",
-                layout_.format().id(), config_.fixed_scales.size(), config_.num_layers);
+  const auto num_given = static_cast<int64_t>(config_.fixed_scales.size());
+  if (num_given != config_.num_layers) {
+    const std::string first_missing =
+        num_given < config_.num_layers ? fmt::format(", layer {} has none", num_given) : "";
+    throw_usage("KV format {} needs a fixed scale of {} for each of {} layers: {} given{}", layout_.format().id(),
+                k_fixed && v_fixed ? "keys and values" : (k_fixed ? "keys" : "values"), config_.num_layers, num_given,
+                first_missing);
   }
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerScales& scales = config_.fixed_scales[static_cast<size_t>(layer)];
@@ -83,8 +94,14 @@ void KvCache::check_transforms() const {
   }
 }
 
+size_t KvCache::checked(int64_t layer_idx) const {
+  ASYMKV_CHECK(layer_idx >= 0 && layer_idx < config_.num_layers, "layer {} of a cache of {} layers", layer_idx,
+               config_.num_layers);
+  return static_cast<size_t>(layer_idx);
+}
+
 KvLayerView KvCache::layer(int64_t layer_idx) {
-  LayerPlanes& planes = planes_.at(static_cast<size_t>(layer_idx));
+  LayerPlanes& planes = planes_[checked(layer_idx)];
   KvLayerView view;
   view.layout = &layout_;
   view.num_pages = config_.num_pages;
@@ -95,6 +112,22 @@ KvLayerView KvCache::layer(int64_t layer_idx) {
   if (!config_.fixed_scales.empty()) view.fixed_scales = config_.fixed_scales[static_cast<size_t>(layer_idx)];
   if (layout_.format().key.prebias) view.transform = &config_.transforms[static_cast<size_t>(layer_idx)];
   return view;
+}
+
+void KvCache::copy_page(PageId from, PageId to) {
+  ASYMKV_CHECK(pool_.ref_count(from) > 0 && pool_.ref_count(to) > 0, "copy between pages {} and {} that nobody holds",
+               page_index(from), page_index(to));
+  const auto copy = [&](auto& plane, int64_t stride) {
+    if (plane.empty()) return;
+    const auto source = plane.begin() + page_index(from) * stride;
+    std::copy(source, source + stride, plane.begin() + page_index(to) * stride);
+  };
+  for (LayerPlanes& planes : planes_) {
+    copy(planes.k, layout_.k_page_stride_bytes());
+    copy(planes.v, layout_.v_page_stride_bytes());
+    copy(planes.k_scales, layout_.page_scale_elems());
+    copy(planes.v_scales, layout_.page_scale_elems());
+  }
 }
 
 CacheInventory KvCache::inventory() const {
@@ -135,16 +168,31 @@ SequencePages& SequencePages::operator=(SequencePages&& other) noexcept {
   return *this;
 }
 
+// The partial last page, if another sequence holds it too, is replaced by a copy of its own.
+void SequencePages::own_last_page() {
+  PagePool& pool = cache_->pool();
+  const PageId shared = pages_.back();
+  const PageId own = pool.allocate();
+  cache_->copy_page(shared, own);
+  pool.release(shared);
+  pages_.back() = own;
+}
+
 std::vector<int64_t> SequencePages::append(int64_t count) {
   const KvLayout& layout = cache_->layout();
   const int64_t page_size = layout.geometry().page_size;
-  const int64_t needed = layout.pages_for(num_tokens_ + count) - static_cast<int64_t>(pages_.size());
   PagePool& pool = cache_->pool();
+  // A pool never holds more than 2^31 pages: the second bound keeps the sums below from overflowing.
+  ASYMKV_CHECK(count >= 0 && count <= INT64_MAX / 4, "append of {} tokens", count);
+  const bool writes_shared_page = count > 0 && num_tokens_ % page_size != 0 && pool.ref_count(pages_.back()) > 1;
+  const int64_t new_pages = layout.pages_for(num_tokens_ + count) - static_cast<int64_t>(pages_.size());
+  const int64_t needed = new_pages + (writes_shared_page ? 1 : 0);
   if (needed > pool.num_free()) {
     throw_error(ErrorCode::kResourceExhausted, "{} tokens need {} more pages, {} of {} are free", count, needed,
                 pool.num_free(), pool.num_pages());
   }
-  for (int64_t i = 0; i < needed; ++i) pages_.push_back(pool.allocate());
+  if (writes_shared_page) own_last_page();
+  for (int64_t i = 0; i < new_pages; ++i) pages_.push_back(pool.allocate());
   std::vector<int64_t> slots;
   slots.reserve(static_cast<size_t>(count));
   for (int64_t token = num_tokens_; token < num_tokens_ + count; ++token) {
@@ -166,28 +214,16 @@ void SequencePages::truncate(int64_t num_tokens) {
 
 SequencePages SequencePages::fork() const {
   SequencePages copy(*cache_);
-  const KvLayout& layout = cache_->layout();
-  const auto whole = static_cast<size_t>(num_tokens_ / layout.geometry().page_size);
+  const int64_t page_size = cache_->layout().geometry().page_size;
+  const auto whole = static_cast<size_t>(num_tokens_ / page_size);
   for (size_t i = 0; i < whole; ++i) {
     cache_->pool().retain(pages_[i]);
     copy.pages_.push_back(pages_[i]);
   }
-  copy.num_tokens_ = static_cast<int64_t>(whole) * layout.geometry().page_size;
+  copy.num_tokens_ = static_cast<int64_t>(whole) * page_size;
   if (copy.num_tokens_ == num_tokens_) return copy;
   copy.append(num_tokens_ - copy.num_tokens_);
-  const int64_t from = page_index(pages_[whole]);
-  const int64_t to = page_index(copy.pages_[whole]);
-  for (int64_t layer = 0; layer < cache_->config().num_layers; ++layer) {
-    const KvLayerView view = cache_->layer(layer);
-    const auto copy_page = [&](auto* plane, int64_t stride) {
-      if (plane != nullptr)
-        std::memcpy(plane + to * stride, plane + from * stride, static_cast<size_t>(stride) * sizeof(*plane));
-    };
-    copy_page(view.k_plane, layout.k_page_stride_bytes());
-    copy_page(view.v_plane, layout.v_page_stride_bytes());
-    copy_page(view.k_scales, layout.page_scale_elems());
-    copy_page(view.v_scales, layout.page_scale_elems());
-  }
+  cache_->copy_page(pages_[whole], copy.pages_[whole]);
   return copy;
 }
 

@@ -71,8 +71,11 @@ class KvCache {
   CacheInventory inventory() const;
 
   // Counters of what writers saw, per layer and side.
-  SideCounters& k_counters(int64_t layer_idx) { return k_counters_.at(static_cast<size_t>(layer_idx)); }
-  SideCounters& v_counters(int64_t layer_idx) { return v_counters_.at(static_cast<size_t>(layer_idx)); }
+  SideCounters& k_counters(int64_t layer_idx) { return k_counters_[checked(layer_idx)]; }
+  SideCounters& v_counters(int64_t layer_idx) { return v_counters_[checked(layer_idx)]; }
+
+  // Copies every byte and scale of one page to another, in all layers.
+  void copy_page(PageId from, PageId to);
 
  private:
   struct LayerPlanes {
@@ -81,8 +84,10 @@ class KvCache {
     std::vector<float> k_scales;
     std::vector<float> v_scales;
   };
+  size_t checked(int64_t layer_idx) const;  // throws Error{kInternal} outside [0, num_layers)
   void check_scales() const;
   void check_transforms() const;
+  [[noreturn]] void throw_no_memory() const;
 
   KvLayout layout_;
   KvCacheConfig config_;
@@ -106,8 +111,9 @@ class SequencePages {
   std::span<const PageId> pages() const { return pages_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  // Makes room for tokens [num_tokens, num_tokens + count), and returns their slots (page * page_size + place).
-  // Throws Error{kResourceExhausted} without changing anything if the pool cannot give enough pages.
+  // Makes room for tokens [num_tokens, num_tokens + count), and returns their slots (page * page_size + place). A
+  // partial last page that another sequence also holds (after truncate) is copied first, so that nobody else's tokens
+  // change. Throws Error{kResourceExhausted} without changing anything if the pool cannot give enough pages.
   std::vector<int64_t> append(int64_t count);
   // Drops tokens from the end, releasing whole pages.
   void truncate(int64_t num_tokens);
@@ -116,6 +122,7 @@ class SequencePages {
   SequencePages fork() const;
 
  private:
+  void own_last_page();
   KvCache* cache_;
   std::vector<PageId> pages_;
   int64_t num_tokens_ = 0;

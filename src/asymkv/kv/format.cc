@@ -79,6 +79,7 @@ std::string ValueFormat::id() const {
 
 KvFormat parse_kv_format(std::string_view text, DType native_dtype, ScaleKind scale) {
   ASYMKV_CHECK(scale != ScaleKind::kNone, "parse_kv_format needs a scale policy for 8-bit sides");
+  ASYMKV_CHECK(is_wide(native_dtype), "a model's own type cannot be {}", dtype_name(native_dtype));
   const std::string alias = expand_alias(text, dtype_name(native_dtype));
   const std::string_view ids = alias.empty() ? text : std::string_view(alias);
   const size_t slash = ids.find('/');

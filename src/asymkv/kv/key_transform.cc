@@ -10,6 +10,15 @@
 namespace asymkv {
 namespace {
 
+void check_finite(std::span<const float> vector, int64_t head_dim) {
+  for (size_t i = 0; i < vector.size(); ++i) {
+    if (std::isfinite(vector[i])) continue;
+    const auto at = static_cast<int64_t>(i);
+    throw_bad_input("the key vector of KV head {} is {} in channel {}: it must be finite to be removed", at / head_dim,
+                    vector[i], at % head_dim);
+  }
+}
+
 struct HeadSplitter {
   std::span<const float> vector;  // [head_dim] of one head
   std::span<const double> frequencies;
@@ -60,6 +69,7 @@ KeyTransform split_key_vector(std::span<const float> vector, std::span<const dou
   transform.head_dim = 2 * num_pairs;
   ASYMKV_CHECK(static_cast<int64_t>(vector.size()) == num_kv_heads * transform.head_dim,
                "vector has {} elements for {} x {}", vector.size(), num_kv_heads, transform.head_dim);
+  check_finite(vector, transform.head_dim);
   transform.removed.assign(vector.begin(), vector.end());
   transform.pair_class.resize(static_cast<size_t>(num_kv_heads * num_pairs));
   for (int64_t head = 0; head < num_kv_heads; ++head) {

@@ -37,6 +37,8 @@ struct KeySplitOptions {
 // Splits `vector` [num_kv_heads, head_dim]. Pairs are taken slowest first into kSlow while the summed Taylor remainder
 //   sum_p sqrt(2) |b_p| (w_p window/2)^(degree+1) / (degree+1)! / sqrt(head_dim)
 // stays within max_slow_error; of the others the largest become kFast, the rest kKept. frequencies: [head_dim / 2].
+// The remainder is of a query whose every pair has magnitude sqrt(2); one that puts all its weight on a single pair can
+// exceed it by sqrt(head_dim / 2). Throws Error{kBadInput} naming head and channel if the vector is not finite.
 KeyTransform split_key_vector(std::span<const float> vector, std::span<const double> frequencies, int64_t num_kv_heads,
                               const KeySplitOptions& options = {});
 

@@ -7,6 +7,38 @@ namespace {
 
 constexpr int64_t kScaleBytes = static_cast<int64_t>(sizeof(float));
 
+// Largest page of one layer. Keeps every byte offset of up to 2^31 pages inside 63 bits.
+constexpr int64_t kMaxPageBytes = int64_t{1} << 31;
+
+// Bytes of one side of a page.
+double page_side_bytes(const KvGeometry& geometry, double row_bytes, int64_t page_padding_bytes) {
+  return static_cast<double>(geometry.num_kv_heads) * static_cast<double>(geometry.page_size) * row_bytes +
+         static_cast<double>(page_padding_bytes);
+}
+
+void check_sizes(const KvGeometry& geometry, const KvFormat& format, const KvPadding& padding) {
+  if (geometry.num_kv_heads <= 0 || geometry.k_head_dim <= 0 || geometry.v_head_dim <= 0 || geometry.page_size <= 0) {
+    throw_unsupported("KV geometry needs positive sizes: {} KV heads, key dim {}, value dim {}, page size {}",
+                      geometry.num_kv_heads, geometry.k_head_dim, geometry.v_head_dim, geometry.page_size);
+  }
+  if (padding.k_row_bytes < 0 || padding.v_row_bytes < 0 || padding.k_page_bytes < 0 || padding.v_page_bytes < 0) {
+    throw_unsupported("KV padding cannot be negative: rows {} and {}, pages {} and {} bytes", padding.k_row_bytes,
+                      padding.v_row_bytes, padding.k_page_bytes, padding.v_page_bytes);
+  }
+  // In double, where nothing overflows; exact for every page that passes.
+  const auto row_bytes = [](int64_t head_dim, DType dtype, int64_t row_padding) {
+    return static_cast<double>(head_dim) * static_cast<double>(dtype_bytes(dtype)) + static_cast<double>(row_padding);
+  };
+  const double k_row = row_bytes(geometry.k_head_dim, format.key.dtype, padding.k_row_bytes);
+  const double v_row = row_bytes(geometry.v_head_dim, format.value.dtype, padding.v_row_bytes);
+  const double page =
+      page_side_bytes(geometry, k_row, padding.k_page_bytes) + page_side_bytes(geometry, v_row, padding.v_page_bytes);
+  if (page > static_cast<double>(kMaxPageBytes)) {
+    throw_unsupported("a KV page of {:.0f} bytes is too large, the limit is {}; use a smaller page size", page,
+                      kMaxPageBytes);
+  }
+}
+
 void check_side_scale(std::string_view side, const std::string& id, bool is_8bit, ScaleKind scale) {
   if (is_8bit == (scale != ScaleKind::kNone)) return;
   throw_unsupported(
@@ -22,15 +54,16 @@ PageBytes PageBytes::scaled(int64_t count) const {
 
 KvLayout::KvLayout(const KvGeometry& geometry, const KvFormat& format, const KvPadding& padding)
     : geometry_(geometry), format_(format), padding_(padding) {
-  if (geometry.num_kv_heads <= 0 || geometry.k_head_dim <= 0 || geometry.v_head_dim <= 0 || geometry.page_size <= 0) {
-    throw_unsupported("KV geometry needs positive sizes: {} KV heads, key dim {}, value dim {}, page size {}",
-                      geometry.num_kv_heads, geometry.k_head_dim, geometry.v_head_dim, geometry.page_size);
+  check_sizes(geometry, format, padding);
+  if (format.key.prebias && !format.key.is_8bit()) {
+    throw_unsupported("bias removal is for 8-bit keys, not for {}", dtype_name(format.key.dtype));
   }
   if (format.key.prebias && geometry.k_head_dim % 2 != 0) {
     throw_unsupported("bias removal needs an even key head dim, found {}", geometry.k_head_dim);
   }
   check_side_scale("keys", format.key.id(), format.key.is_8bit(), format.key.scale);
   check_side_scale("values", format.value.id(), format.value.is_8bit(), format.value.scale);
+  if (format.value.dtype == DType::kI8) throw_unsupported("values stored as i8 have no codec; use e4m3");
   if (format.key.dtype == DType::kI8 && format.key.scale != ScaleKind::kDynamic) {
     throw_unsupported("INT8 keys have dynamic scales only");
   }

@@ -46,8 +46,8 @@ struct PageBytes {
 // Pool, planner, kernels, records and docs call these functions; nobody multiplies a KV size by hand.
 class KvLayout {
  public:
-  // Throws Error{kUnsupported} for a geometry no kernel can serve (non-positive sizes, odd k_head_dim with bias
-  // removal) and for a format whose sides and scales do not fit together.
+  // Throws Error{kUnsupported} for a geometry no kernel can serve (non-positive sizes, negative padding, a page above
+  // 2 GiB, odd k_head_dim with bias removal) and for a format whose sides and scales do not fit together.
   KvLayout(const KvGeometry& geometry, const KvFormat& format, const KvPadding& padding = {});
 
   const KvGeometry& geometry() const { return geometry_; }
