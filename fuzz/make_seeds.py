@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Writes fuzz/corpus/fuzz_safetensors and fuzz/corpus/fuzz_gguf: tiny valid files for the fuzzers to start from.
+
+Standard library only; the files are deterministic and committed.
+"""
+
+import json
+import pathlib
+import struct
+
+FOLDER = pathlib.Path(__file__).parent / "corpus"
+U32, F32, STRING, ARRAY = 4, 6, 8, 9
+
+
+def write(target, name, data):
+    folder = FOLDER / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def safetensors(header, data):
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def text(value):
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def value(key, kind, payload):
+    return text(key) + struct.pack("<I", kind) + payload
+
+
+def gguf(values, tensors):
+    """tensors: (name, dims innermost first, type id, bytes); data aligned to 32."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
+    data = b""
+    for name, dims, kind, stored in tensors:
+        data += b"\0" * (-len(data) % 32)
+        head += text(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims)
+        head += struct.pack("<IQ", kind, len(data))
+        data += stored
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+def tiny_llama(arch):
+    """One layer, width 32, one head of 32, vocabulary 2: every tensor of the family."""
+    def number(key, n):
+        return value(f"{arch}.{key}", U32, struct.pack("<I", n))
+
+    values = [value("general.architecture", STRING, text(arch)), number("embedding_length", 32),
+              number("feed_forward_length", 32), number("block_count", 1), number("attention.head_count", 1),
+              number("context_length", 64),
+              value(f"{arch}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5)),
+              value("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", STRING, 2) + text("a") + text("b")),
+              value("tokenizer.ggml.scores", ARRAY, struct.pack("<IQff", F32, 2, 0.0, 1.0))]
+    ones = struct.pack("<32f", *[1.0] * 32)
+    q8 = struct.pack("<H", 0x3C00) + bytes(range(32))
+    q4 = struct.pack("<H", 0x3C00) + bytes(range(16))
+    tensors = [("token_embd.weight", [32, 2], 8, q8 * 2), ("output_norm.weight", [32], 0, ones),
+               ("blk.0.attn_norm.weight", [32], 0, ones), ("blk.0.ffn_norm.weight", [32], 0, ones)]
+    tensors += [(f"blk.0.{name}.weight", [32, 32], 2, q4 * 32)
+                for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")]
+    tensors += [(f"blk.0.attn_{side}.bias", [32], 0, ones) for side in "qkv"]
+    return gguf(values, tensors)
+
+
+def block_types():
+    sizes = {2: (32, 18), 3: (32, 20), 6: (32, 22), 8: (32, 34), 12: (256, 144), 14: (256, 210), 0: (1, 4), 1: (1, 2),
+             30: (1, 2)}
+    tensors = [(f"t{kind}", [elems], kind, bytes(i % 256 for i in range(size))) for kind, (elems, size) in sizes.items()]
+    return gguf([value("general.alignment", U32, struct.pack("<I", 32))], tensors)
+
+
+def main():
+    def entry(dtype, shape, begin, end):
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+    write("fuzz_safetensors", "two", safetensors({"__metadata__": {"format": "pt"}, "a": entry("F32", [2, 1], 0, 8),
+                                                  "b": entry("BF16", [3], 8, 14)}, bytes(14)))
+    write("fuzz_safetensors", "empty", safetensors({}, b""))
+    write("fuzz_safetensors", "scalar", safetensors({"s": entry("F16", [], 0, 2), "z": entry("F16", [0, 4], 2, 2)},
+                                                    bytes(2)))
+    write("fuzz_gguf", "llama", tiny_llama("llama"))
+    write("fuzz_gguf", "qwen2", tiny_llama("qwen2"))
+    write("fuzz_gguf", "types", block_types())
+    write("fuzz_gguf", "empty", gguf([], []))
+
+
+if __name__ == "__main__":
+    main()
