@@ -14,6 +14,7 @@ using Action = std::function<int()>;
 // One function per subcommand file: adds the subcommand with its options and, in its callback, sets `action`.
 using AddCommand = void (*)(CLI::App& root, Action& action);
 
+void add_model_command(CLI::App& root, Action& action);
 void add_stats_command(CLI::App& root, Action& action);
 
 // Prints one JSON object and a newline on stdout. Human text and progress go to stderr, so --json output stays clean.

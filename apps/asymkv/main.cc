@@ -15,7 +15,7 @@ void print_json(const Json& value) { fmt::print("{}\n", value.dump(2, ' ', false
 
 namespace {
 
-constexpr AddCommand kCommands[] = {add_stats_command};
+constexpr AddCommand kCommands[] = {add_model_command, add_stats_command};
 
 int run(int argc, char** argv) {
   CLI::App root("asymkv: KV caches whose keys and values have different formats, admitted by evidence", "asymkv");
