@@ -1,0 +1,176 @@
+#include "asymkv/gate/judgement.h"
+
+#include <algorithm>
+
+#include "asymkv/base/error.h"
+#include "asymkv/stats/required_cases.h"
+
+namespace asymkv {
+namespace {
+
+using stats::Verdict;
+
+int severity(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return 0;
+    case Verdict::kNotEstablished:
+      return 1;
+    case Verdict::kUninformative:
+      return 2;
+    case Verdict::kDegraded:
+      return 3;
+  }
+  return 3;
+}
+
+// Outcomes of one arm, found by arm id.
+const std::vector<Outcome>& outcomes_of(const Run& run, ArmId arm) {
+  const auto it = std::ranges::find(run.arms, arm);
+  ASYMKV_CHECK(it != run.arms.end(), "the run has no arm {}", arm_name(arm));
+  return run.outcomes[static_cast<size_t>(it - run.arms.begin())];
+}
+
+PanelPairs pair_panel(const Run& run, const std::string& panel, ArmId control, ArmId candidate) {
+  PanelPairs pairs;
+  pairs.panel = panel;
+  const std::vector<Outcome>& controls = outcomes_of(run, control);
+  const std::vector<Outcome>& candidates = outcomes_of(run, candidate);
+  for (size_t i = 0; i < run.cases.size(); ++i) {
+    if (run.cases[i].panel != panel) continue;
+    const Outcome& a = controls[i];
+    const Outcome& b = candidates[i];
+    ++pairs.cases;
+    pairs.failed_control += a.failed ? 1 : 0;
+    pairs.failed_candidate += b.failed ? 1 : 0;
+    if (a.failed || b.failed) continue;
+    ++pairs.counts.n;
+    pairs.control_correct += a.correct ? 1 : 0;
+    pairs.candidate_correct += b.correct ? 1 : 0;
+    pairs.alt_control_correct += a.alt_correct ? 1 : 0;
+    pairs.alt_candidate_correct += b.alt_correct ? 1 : 0;
+    pairs.truncated_control += a.truncated ? 1 : 0;
+    pairs.truncated_candidate += b.truncated ? 1 : 0;
+    pairs.counts.lost += a.correct && !b.correct ? 1 : 0;
+    pairs.counts.gained += !a.correct && b.correct ? 1 : 0;
+  }
+  return pairs;
+}
+
+// The bound's verdict, unless native cannot do the task or cases are missing.
+Verdict with_conditions(Verdict bound, const PanelPairs& pairs, double native_floor) {
+  const double native_accuracy = static_cast<double>(pairs.control_correct) / static_cast<double>(pairs.counts.n);
+  if (native_accuracy < native_floor) return Verdict::kUninformative;
+  if (pairs.failed() > 0 && bound == Verdict::kPass) return Verdict::kNotEstablished;
+  return bound;
+}
+
+RetrievalJudgement judge_retrieval(const RetrievalPanel& panel, PanelPairs pairs, double alpha) {
+  RetrievalJudgement judgement;
+  judgement.length = panel.length;
+  judgement.native_floor = panel.native_floor;
+  judgement.pairs = std::move(pairs);
+  if (judgement.pairs.counts.n == 0) return judgement;
+  judgement.bound = stats::retrieval_verdict(judgement.pairs.counts, alpha, panel.limit);
+  judgement.verdict = with_conditions(judgement.bound->verdict, judgement.pairs, panel.native_floor);
+  return judgement;
+}
+
+MathJudgement judge_math(const MathPanel& panel, PanelPairs pairs, const Margins& margins, double alpha) {
+  MathJudgement judgement;
+  judgement.native_floor = panel.native_floor;
+  judgement.pairs = std::move(pairs);
+  const stats::PairedCounts& counts = judgement.pairs.counts;
+  if (counts.n == 0) return judgement;
+  judgement.preservation_bound = stats::preservation_verdict(counts, alpha, margins.preservation_limit);
+  judgement.aggregate_bound = stats::aggregate_verdict(counts, alpha, margins.aggregate_margin);
+  judgement.preservation = with_conditions(judgement.preservation_bound->verdict, judgement.pairs, panel.native_floor);
+  judgement.aggregate = with_conditions(judgement.aggregate_bound->verdict, judgement.pairs, panel.native_floor);
+  if (judgement.preservation == Verdict::kNotEstablished) {
+    judgement.preservation_needed = stats::projected_cases_for_limit(counts, margins.preservation_limit, alpha);
+  }
+  if (judgement.aggregate == Verdict::kNotEstablished) {
+    judgement.aggregate_needed = stats::projected_cases_for_margin(counts, margins.aggregate_margin, alpha);
+  }
+  return judgement;
+}
+
+LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, ArmId candidate) {
+  LossJudgement judgement;
+  judgement.document_tokens = panel.document_tokens;
+  judgement.panel = panel.name();
+  std::vector<stats::PairedLoss> documents;
+  for (size_t i = 0; i < run.cases.size(); ++i) {
+    if (run.cases[i].panel != judgement.panel) continue;
+    const Outcome& a = outcomes_of(run, control)[i];
+    const Outcome& b = outcomes_of(run, candidate)[i];
+    if (a.failed || b.failed) {
+      ++judgement.failed;
+      continue;
+    }
+    documents.push_back({a.nll, b.nll});
+    judgement.document_deltas.push_back(b.nll - a.nll);
+  }
+  judgement.documents = static_cast<int64_t>(documents.size());
+  if (documents.size() < 2) return judgement;
+  const stats::BootstrapOptions options{run.protocol.bootstrap_resamples, run.protocol.bootstrap_seed,
+                                        run.protocol.alpha_per_bound()};
+  judgement.bound =
+      stats::loss_verdict(stats::bootstrap_loss_ratio(documents, options), run.protocol.margins.loss_limit);
+  judgement.verdict = judgement.bound->verdict;
+  if (judgement.failed > 0 && judgement.verdict == Verdict::kPass) judgement.verdict = Verdict::kNotEstablished;
+  return judgement;
+}
+
+ArmJudgement judge_arm(const Run& run, ArmId control, ArmId candidate) {
+  const Protocol& protocol = run.protocol;
+  const double alpha = protocol.alpha_per_bound();
+  ArmJudgement judgement;
+  judgement.arm = candidate;
+  judgement.control = control;
+  for (const RetrievalPanel& panel : protocol.retrieval) {
+    judgement.retrieval.push_back(judge_retrieval(panel, pair_panel(run, panel.name(), control, candidate), alpha));
+  }
+  if (protocol.math) {
+    const PanelPairs pairs = pair_panel(run, protocol.math->name(), control, candidate);
+    judgement.math = judge_math(*protocol.math, pairs, protocol.margins, alpha);
+  }
+  for (const LossPanel& panel : protocol.loss) judgement.loss.push_back(judge_loss(run, panel, control, candidate));
+  const Verdict shared = judgement.retrieval_and_loss();
+  judgement.preservation = judgement.math ? worse(shared, judgement.math->preservation) : Verdict::kNotEstablished;
+  judgement.aggregate = judgement.math ? worse(shared, judgement.math->aggregate) : Verdict::kNotEstablished;
+  judgement.certified = protocol.protocol_class == ProtocolClass::kCertifying &&
+                        judgement.objective(protocol.objective) == Verdict::kPass;
+  return judgement;
+}
+
+}  // namespace
+
+Verdict worse(Verdict a, Verdict b) {
+  return severity(a) >= severity(b) ? a : b;
+}
+
+Verdict ArmJudgement::retrieval_and_loss() const {
+  Verdict verdict = Verdict::kPass;
+  for (const RetrievalJudgement& panel : retrieval) verdict = worse(verdict, panel.verdict);
+  for (const LossJudgement& panel : loss) verdict = worse(verdict, panel.verdict);
+  return verdict;
+}
+
+Judgement judge_run(const Run& run) {
+  Judgement judgement;
+  judgement.alpha = run.protocol.alpha_per_bound();
+  for (const ArmId arm : run.arms) {
+    if (arm == ArmId::kN) continue;
+    ArmJudgement judged = judge_arm(run, ArmId::kN, arm);
+    if (arm == ArmId::kN2) {
+      judged.certified = false;
+      judgement.noise_floor = std::move(judged);
+    } else {
+      judgement.arms.push_back(std::move(judged));
+    }
+  }
+  return judgement;
+}
+
+}  // namespace asymkv

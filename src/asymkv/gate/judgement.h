@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "asymkv/gate/arm.h"
+#include "asymkv/gate/run_folder.h"
+#include "asymkv/stats/verdict.h"
+
+namespace asymkv {
+
+// How two arms answered the cases of one panel that both answered.
+struct PanelPairs {
+  std::string panel;
+  int64_t cases = 0;           // of the panel
+  int64_t failed_control = 0;  // errored or unanswered: left out of the counts, never "wrong"
+  int64_t failed_candidate = 0;
+  int64_t control_correct = 0;  // among the counted
+  int64_t candidate_correct = 0;
+  int64_t truncated_control = 0;
+  int64_t truncated_candidate = 0;
+  int64_t alt_control_correct = 0;  // math: by the parser that does not decide
+  int64_t alt_candidate_correct = 0;
+  stats::PairedCounts counts;
+  int64_t failed() const { return failed_control + failed_candidate; }
+};
+
+// One retrieval length. `verdict` is the bound's verdict after the native floor (uninformative) and failed cases (never
+// pass) had their say; `bound` is null if no case was answered by both.
+struct RetrievalJudgement {
+  int64_t length = 0;
+  PanelPairs pairs;
+  double native_floor = 0.0;
+  std::optional<stats::GrossLossVerdict> bound;
+  stats::Verdict verdict = stats::Verdict::kNotEstablished;
+};
+
+struct MathJudgement {
+  PanelPairs pairs;
+  double native_floor = 0.0;
+  std::optional<stats::GrossLossVerdict> preservation_bound;
+  std::optional<stats::NetChangeVerdict> aggregate_bound;
+  stats::Verdict preservation = stats::Verdict::kNotEstablished;
+  stats::Verdict aggregate = stats::Verdict::kNotEstablished;
+  std::optional<int64_t> preservation_needed;  // cases at the observed rates, where not established
+  std::optional<int64_t> aggregate_needed;
+};
+
+struct LossJudgement {
+  int64_t document_tokens = 0;
+  std::string panel;
+  int64_t documents = 0;
+  int64_t failed = 0;
+  std::optional<stats::LossVerdict> bound;
+  std::vector<double> document_deltas;  // candidate - control, nats per token, in case order
+  stats::Verdict verdict = stats::Verdict::kNotEstablished;
+};
+
+// One arm against one control. An objective passes when its own bound, retrieval at every length and prediction loss
+// all pass; its verdict is the worst of theirs (degraded, then uninformative, then not established).
+struct ArmJudgement {
+  ArmId arm = ArmId::kN;
+  ArmId control = ArmId::kN;
+  std::vector<RetrievalJudgement> retrieval;
+  std::optional<MathJudgement> math;
+  std::vector<LossJudgement> loss;
+  stats::Verdict preservation = stats::Verdict::kNotEstablished;
+  stats::Verdict aggregate = stats::Verdict::kNotEstablished;
+  bool certified = false;  // a certifying protocol whose deciding objective passed
+
+  stats::Verdict objective(Objective which) const {
+    return which == Objective::kPreservation ? preservation : aggregate;
+  }
+  // Worst verdict of retrieval and loss alone.
+  stats::Verdict retrieval_and_loss() const;
+};
+
+struct Judgement {
+  double alpha = 0.0;                       // of each bound
+  std::vector<ArmJudgement> arms;           // every arm but N and N2, against N
+  std::optional<ArmJudgement> noise_floor;  // N2 against N: discordance without any change of format
+};
+
+// Recomputes every count, bound and verdict from the outcomes of a finished run. Pure: equal runs give equal results.
+Judgement judge_run(const Run& run);
+
+// The worse of two verdicts, in the order pass, not established, uninformative, degraded.
+stats::Verdict worse(stats::Verdict a, stats::Verdict b);
+
+}  // namespace asymkv
