@@ -34,7 +34,14 @@ double normal_critical_value(double alpha) {
 double clopper_pearson_upper_real(double k, double n, double alpha) {
   if (k >= n) return 1.0;
   if (k == 0.0) return -std::expm1(std::log(alpha) / n);
-  return boost::math::ibetac_inv(k + 1.0, n - k, alpha);
+  // P(X <= k) falls from above alpha at k / n to 0 at 1. Boost's own inverse fails for very small alpha; its incomplete
+  // beta function does not, so the root is bracketed here down to neighbouring doubles.
+  double low = k / n, high = 1.0;
+  for (;;) {
+    const double middle = low + (high - low) / 2.0;
+    if (middle == low || middle == high) return high;
+    (boost::math::ibetac(k + 1.0, n - k, middle) > alpha ? low : high) = middle;
+  }
 }
 
 namespace {
@@ -118,7 +125,12 @@ double clopper_pearson_lower(int64_t k, int64_t n, double alpha) {
   const double successes = static_cast<double>(k), cases = static_cast<double>(n);
   if (k == 0) return 0.0;
   if (k == n) return std::exp(std::log(alpha) / cases);
-  return boost::math::ibeta_inv(successes, cases - successes + 1.0, alpha);
+  double low = 0.0, high = successes / cases;
+  for (;;) {  // P(X >= k) rises with the rate; see clopper_pearson_upper_real
+    const double middle = low + (high - low) / 2.0;
+    if (middle == low || middle == high) return low;
+    (boost::math::ibeta(successes, cases - successes + 1.0, middle) < alpha ? low : high) = middle;
+  }
 }
 
 Interval clopper_pearson(int64_t k, int64_t n, double level) {

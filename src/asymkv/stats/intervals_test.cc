@@ -80,6 +80,21 @@ TEST(ClopperPearson, CoverageIsAtLeastNominal) {
   }
 }
 
+// Error probabilities far below any in use still give ordered, finite bounds.
+TEST(ClopperPearson, TinyAlpha) {
+  for (const double alpha : {1e-30, 1e-300}) {
+    for (const int64_t n : {int64_t{10}, int64_t{1319}, kMaxCases}) {
+      for (const int64_t k : {int64_t{1}, n / 2, n - 1}) {
+        const double share = static_cast<double>(k) / static_cast<double>(n);
+        EXPECT_GE(clopper_pearson_lower(k, n, alpha), 0.0);
+        EXPECT_LT(clopper_pearson_lower(k, n, alpha), share);
+        EXPECT_GT(clopper_pearson_upper(k, n, alpha), share);
+        EXPECT_LE(clopper_pearson_upper(k, n, alpha), 1.0);
+      }
+    }
+  }
+}
+
 TEST(ClopperPearson, LargeCounts) {
   EXPECT_NEAR(clopper_pearson_upper(0, kMaxCases, 0.05), -std::log(0.05) / 1e9, 1e-17);
   const Interval half = clopper_pearson(kMaxCases / 2, kMaxCases, 0.95);
