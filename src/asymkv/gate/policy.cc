@@ -1,0 +1,197 @@
+#include "asymkv/gate/policy.h"
+
+#include <algorithm>
+
+#include "asymkv/base/error.h"
+#include "asymkv/tensor/dtype.h"
+
+namespace asymkv {
+namespace {
+
+using stats::Verdict;
+
+const ArmJudgement* find_arm(const Judgement& judgement, ArmId arm) {
+  const auto it = std::ranges::find(judgement.arms, arm, &ArmJudgement::arm);
+  return it == judgement.arms.end() ? nullptr : &*it;
+}
+
+// Distance of the deciding bound from its limit, larger is safer.
+double deciding_margin(const ArmJudgement& arm, Objective objective) {
+  if (!arm.math || !arm.math->preservation_bound) return 0.0;
+  if (objective == Objective::kPreservation) {
+    return arm.math->preservation_bound->limit - arm.math->preservation_bound->upper;
+  }
+  return arm.math->aggregate_bound->lower - arm.math->aggregate_bound->margin;
+}
+
+struct Chooser {
+  const Judgement& judgement;
+  const Protocol& protocol;
+  const ArmBytes& bytes;
+
+  // The certified one of a format's two scale policies: fewer bytes, then the larger margin.
+  const ArmJudgement* certified(ArmId fixed, ArmId dynamic) const {
+    const ArmJudgement* a = certified_or_null(fixed);
+    const ArmJudgement* b = certified_or_null(dynamic);
+    if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
+    if (bytes.at(fixed) != bytes.at(dynamic)) return bytes.at(fixed) < bytes.at(dynamic) ? a : b;
+    return deciding_margin(*a, protocol.objective) >= deciding_margin(*b, protocol.objective) ? a : b;
+  }
+
+  // An A arm that passes retrieval and loss and shows no degradation, fixed scales first.
+  const ArmJudgement* unharmed_a() const {
+    for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
+      const ArmJudgement* arm = find_arm(judgement, id);
+      if (arm != nullptr && arm->retrieval_and_loss() == Verdict::kPass && arm->preservation != Verdict::kDegraded &&
+          arm->aggregate != Verdict::kDegraded) {
+        return arm;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  const ArmJudgement* certified_or_null(ArmId id) const {
+    const ArmJudgement* arm = find_arm(judgement, id);
+    return arm != nullptr && arm->certified ? arm : nullptr;
+  }
+};
+
+std::optional<int64_t> needed_cases(const ArmJudgement& arm, Objective objective) {
+  if (!arm.math) return std::nullopt;
+  return objective == Objective::kPreservation ? arm.math->preservation_needed : arm.math->aggregate_needed;
+}
+
+std::vector<CapacityOption> capacity_options(const Judgement& judgement, const ArmBytes& bytes) {
+  std::vector<CapacityOption> options;
+  for (const ArmId id : {ArmId::kPF, ArmId::kPD, ArmId::kID, ArmId::kJD}) {
+    const ArmJudgement* arm = find_arm(judgement, id);
+    if (arm == nullptr || !arm->certified) continue;
+    const double ratio = static_cast<double>(bytes.at(id)) / static_cast<double>(bytes.at(ArmId::kN));
+    options.push_back({id, 100.0 * (1.0 - ratio)});
+  }
+  return options;
+}
+
+bool any_a_degraded(const Judgement& judgement) {
+  for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
+    const ArmJudgement* arm = find_arm(judgement, id);
+    if (arm != nullptr && worse(arm->preservation, arm->aggregate) == Verdict::kDegraded) return true;
+  }
+  return false;
+}
+
+// What is known without any certificate.
+void decide_uncertified(const Chooser& chooser, const ProbeResult& probe, PolicyDecision& decision) {
+  const ArmJudgement* a = chooser.unharmed_a();
+  if (probe.verdict == Fragility::kFragile && a != nullptr) {
+    decision.needed_cases = needed_cases(*a, chooser.protocol.objective);
+    const std::string missing = decision.needed_cases
+                                    ? fmt::format("needs n = {} at the observed rate", *decision.needed_cases)
+                                    : std::string("this protocol cannot certify");
+    if (decision.mode == PolicyMode::kKnee) {
+      decision.tier = Tier::kK16V8;
+      decision.arm = a->arm;
+      decision.reason = fmt::format(
+          "not certified ({}); the keys are fragile and {} passes retrieval and loss with no degradation shown: the "
+          "fragile-key default",
+          missing, arm_name(a->arm));
+    } else {
+      decision.reason = fmt::format(
+          "nothing is certified ({}), and policy mode certified chooses nothing without a certificate", missing);
+    }
+    return;
+  }
+  decision.reason = any_a_degraded(chooser.judgement)
+                        ? "degradation of FP8 values with native keys was shown"
+                        : "no format is certified, and what is known does not support storing fewer bytes";
+}
+
+}  // namespace
+
+std::string_view tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::kNative:
+      return "native";
+    case Tier::kK16V8:
+      return "K16/V8";
+    case Tier::kK8V8:
+      return "K8/V8";
+  }
+  return "?";
+}
+
+Tier parse_tier(std::string_view text) {
+  if (text == "native") return Tier::kNative;
+  if (text == "K16/V8" || text == "k16/v8" || text == "k16v8") return Tier::kK16V8;
+  if (text == "K8/V8" || text == "k8/v8" || text == "k8v8") return Tier::kK8V8;
+  throw_usage("unknown tier \"{}\"; known: native, K16/V8 (k16v8), K8/V8 (k8v8)", text);
+}
+
+std::string_view policy_mode_name(PolicyMode mode) {
+  return mode == PolicyMode::kKnee ? "knee" : "certified";
+}
+
+PolicyMode parse_policy_mode(std::string_view text) {
+  if (text == "knee") return PolicyMode::kKnee;
+  if (text == "certified") return PolicyMode::kCertified;
+  throw_usage("unknown policy mode \"{}\"; known: knee, certified", text);
+}
+
+PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& probe, const Protocol& protocol,
+                             const ArmBytes& bytes, PolicyMode mode) {
+  const Chooser chooser{judgement, protocol, bytes};
+  PolicyDecision decision;
+  decision.mode = mode;
+  decision.capacity_options = capacity_options(judgement, bytes);
+  if (const ArmJudgement* s = chooser.certified(ArmId::kSF, ArmId::kSD)) {
+    decision.tier = Tier::kK8V8;
+    decision.arm = s->arm;
+  } else if (const ArmJudgement* a = chooser.certified(ArmId::kAF, ArmId::kAD)) {
+    decision.tier = Tier::kK16V8;
+    decision.arm = a->arm;
+  } else {
+    decide_uncertified(chooser, probe, decision);
+    return decision;
+  }
+  decision.certified = true;
+  decision.reason = fmt::format("{} ({}) is certified for {} on this worker", arm_name(decision.arm),
+                                arm_description(decision.arm), objective_name(protocol.objective));
+  if (decision.tier == Tier::kK16V8) decision.reason += ", K8/V8 is not";
+  return decision;
+}
+
+Json policy_to_json(const PolicyDecision& decision, const Run& run, std::string_view certificate_sha256) {
+  const KvFormat format = arm_format(decision.arm, parse_dtype(run.identity.native_dtype));
+  int64_t longest = 0;
+  for (const RetrievalPanel& panel : run.protocol.retrieval) longest = std::max(longest, panel.length);
+  Json options = Json::array();
+  for (const CapacityOption& option : decision.capacity_options) {
+    options.push_back({{"arm", arm_name(option.arm)},
+                       {"format", arm_format(option.arm, parse_dtype(run.identity.native_dtype)).id()},
+                       {"saved_pct", option.saved_pct}});
+  }
+  return {{"schema", "asymkv.policy/1"},
+          {"tier", tier_name(decision.tier)},
+          {"arm", arm_name(decision.arm)},
+          {"key", format.key.id()},
+          {"value", format.value.id()},
+          {"scale", scale_kind_name(format.scale())},
+          {"certified", decision.certified},
+          {"mode", policy_mode_name(decision.mode)},
+          {"reason", decision.reason},
+          {"needed_cases", decision.needed_cases ? Json(*decision.needed_cases) : Json()},
+          {"capacity_options", std::move(options)},
+          {"model_weights_sha256", run.identity.model_sha256},
+          {"config_sha256", run.identity.config_sha256},
+          {"tokenizer_sha256", run.identity.tokenizer_sha256},
+          {"worker", run.identity.worker},
+          {"build", run.identity.build},
+          {"path", run_path_name(run.protocol.path)},
+          {"scales_sha256", format.scale() == ScaleKind::kFixed ? run.identity.scales_sha256 : ""},
+          {"max_context_tokens", longest},
+          {"certificate_sha256", certificate_sha256},
+          {"expires", "when model, worker, build or scales differ from the ones named here"}};
+}
+
+}  // namespace asymkv

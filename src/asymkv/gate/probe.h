@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "asymkv/base/json.h"
+
+namespace asymkv {
+
+// What one layer's attention saw on real activations: queries of the last num_queries positions, and all keys and
+// values, rounded to the model's native type.
+struct ProbeLayerInput {
+  int64_t layer_idx = 0;
+  int64_t num_queries = 0;
+  int64_t num_keys = 0;  // query i stands at position num_keys - num_queries + i and sees keys up to its own
+  int64_t num_q_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  std::span<const float> q;       // [num_queries, num_q_heads, head_dim] after RoPE
+  std::span<const float> k;       // [num_keys, num_kv_heads, head_dim] after bias and RoPE
+  std::span<const float> v;       // [num_keys, num_kv_heads, head_dim]
+  std::span<const float> k_bias;  // [num_kv_heads, head_dim]; may be empty
+};
+
+// One layer, worst over heads where it says max, with E4M3 keys (values) under one dynamic scale per token and head and
+// everything else native.
+struct LayerProbe {
+  int64_t layer_idx = 0;
+  double k_bias_norm = 0;  // Euclidean norm over all heads (weights only)
+  double k_max = 0;        // largest |key|
+  double v_max = 0;        // largest |value|
+  double k_flushed = 0;    // share of non-zero elements stored as zero
+  double v_flushed = 0;
+  double k_snr_db = 0;  // 10 log10(sum x^2 / sum (x - stored)^2); 0 error gives 200
+  double v_snr_db = 0;
+  double logit_noise = 0;       // rms over rows of q . (k_stored - k) / sqrt(head_dim), row mean removed; mean of heads
+  double logit_noise_max = 0;   // the worst head's
+  double logit_change_max = 0;  // largest |change| of one logit
+  double row_kl = 0;            // mean KL divergence of the attention row with stored keys from the native one, nats
+  double k8_output_error = 0;   // relative L2 error of the attention output, E4M3 keys alone
+  double v8_output_error = 0;   // the same, E4M3 values alone
+};
+
+// Measures one layer. Pure; allocates a few rows. Throws Error{kInternal} if shapes and spans do not fit.
+LayerProbe probe_layer(const ProbeLayerInput& input);
+// Element-wise mean of several documents' rows for one layer (maxima are kept as maxima).
+LayerProbe merge_layer_probes(std::span<const LayerProbe> rows);
+
+enum class Fragility { kRobust, kUndecided, kFragile };
+std::string_view fragility_name(Fragility value);  // "robust", "undecided", "fragile"
+
+// Thresholds on the mean over layers of logit_noise. Measured on the embedded pair and on published Qwen2.5 weights:
+// 0.11 is harmless, 0.25 costs points, 1.2 is collapse.
+struct ProbeThresholds {
+  double robust_noise = 0.15;
+  double fragile_noise = 0.50;
+};
+
+struct ProbeResult {
+  Fragility verdict = Fragility::kUndecided;
+  double mean_logit_noise = 0;
+  std::vector<int64_t> deciding_layers;  // noise above the robust threshold, worst first
+  std::vector<LayerProbe> layers;
+  ProbeThresholds thresholds;
+};
+
+// Judges the layers. A probe never admits anything by itself.
+ProbeResult judge_probe(std::vector<LayerProbe> layers, const ProbeThresholds& thresholds = {});
+Json probe_to_json(const ProbeResult& result);
+
+}  // namespace asymkv
