@@ -1,5 +1,7 @@
 #include "asymkv/gate/certificate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "asymkv/base/hash.h"
