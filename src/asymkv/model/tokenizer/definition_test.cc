@@ -1,0 +1,205 @@
+#include "asymkv/model/tokenizer/definition.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "asymkv/base/error.h"
+#include "asymkv/model/tokenizer/golden_check.h"
+
+namespace asymkv {
+namespace {
+
+using testing::HasSubstr;
+
+void expect_error(const std::function<void()>& action, ErrorCode code, const std::string& message) {
+  try {
+    action();
+    ADD_FAILURE() << "no error, expected: " << message;
+  } catch (const Error& e) {
+    EXPECT_EQ(error_code_name(e.code()), error_code_name(code)) << e.what();
+    EXPECT_THAT(e.what(), HasSubstr(message));
+    EXPECT_THAT(e.what(), HasSubstr("FILE"));
+  }
+}
+
+struct BadJson {
+  const char* patch;  // JSON merge patch of small.json
+  ErrorCode code;
+  const char* message;
+};
+
+constexpr auto kBad = ErrorCode::kBadInput;
+constexpr auto kUnserved = ErrorCode::kUnsupported;
+
+const BadJson kBadJson[] = {
+    {R"({"model":null})", kBad, "field \"model\" is missing"},
+    {R"({"model":[]})", kBad, "model must be an object, found array"},
+    {R"({"model":{"type":"Unigram"}})", kUnserved, "type \"Unigram\" is not supported"},
+    {R"({"model":{"byte_fallback":true}})", kUnserved, "byte_fallback is not supported"},
+    {R"({"model":{"byte_fallback":1}})", kBad, "field \"byte_fallback\" must be true or false"},
+    {R"({"model":{"dropout":0.1}})", kUnserved, "dropout"},
+    {R"({"model":{"end_of_word_suffix":"</w>"}})", kUnserved, "end_of_word_suffix"},
+    {R"({"model":{"continuing_subword_prefix":"##"}})", kUnserved, "continuing_subword_prefix"},
+    {R"({"model":{"surprise":1}})", kUnserved, "model: field \"surprise\" is not known"},
+    {R"({"model":{"vocab":null}})", kBad, "field \"vocab\" is missing"},
+    {R"({"model":{"vocab":{"a":-1}}})", kBad, "vocab: the id of \"a\" must be an integer from 0 to"},
+    {R"({"model":{"vocab":{"a":1000000000}}})", kBad, "found 1000000000"},
+    {R"({"model":{"vocab":{"a":18446744073709551615}}})", kBad, "field \"a\" is too large"},
+    {R"({"model":{"vocab":{"a":1.5}}})", kBad, "found 1.5"},
+    {R"({"model":{"vocab":{"a":0}}})", kBad, "both have the id 0"},
+    {R"({"model":{"vocab":{"":3000}}})", kUnserved, "an empty token"},
+    {R"({"model":{"unk_token":"nowhere"}})", kBad, "unk_token \"nowhere\" is not in the vocabulary"},
+    {R"({"model":{"merges":null}})", kBad, "field \"merges\" is missing"},
+    {R"({"model":{"merges":{}}})", kBad, "field \"merges\" must be an array"},
+    {R"({"model":{"merges":["a b c"]}})", kBad, "merges[0] must be two tokens with one space between"},
+    {R"({"model":{"merges":["ab"]}})", kBad, "merges[0] must be two tokens"},
+    {R"({"model":{"merges":[["a"]]}})", kBad, "merges[0] must be"},
+    {R"({"model":{"merges":[["a",1]]}})", kBad, "merges[0] must be"},
+    {R"({"model":{"merges":[["a","\u4e16"]]}})", kBad, "merges[0] needs the token \"\u4e16\""},
+    {R"({"version":"2.0"})", kUnserved, "version \"2.0\""},
+    {R"({"surprise":{}})", kUnserved, "field \"surprise\" is not known"},
+    {R"({"added_tokens":{}})", kBad, "field \"added_tokens\" must be an array"},
+    {R"({"added_tokens":[{"content":"a"}]})", kBad, "added_tokens[0]: field \"id\" is missing"},
+    {R"({"added_tokens":[{"id":5}]})", kBad, "added_tokens[0]: field \"content\" is missing"},
+    {R"({"added_tokens":[{"id":900,"content":""}]})", kBad, "field \"content\" is empty"},
+    {R"({"added_tokens":[{"id":77,"content":"<new>"}]})", kBad, "\"<new>\" has the id 77, expected 900"},
+    {R"({"added_tokens":[{"id":2000000000,"content":"<new>"}]})", kBad, "expected 900"},
+    {R"({"added_tokens":[{"id":900,"content":"<new>","color":1}]})", kUnserved, "field \"color\" is not known"},
+    {R"({"added_tokens":[{"id":900,"content":"<a>"},{"id":901,"content":"<a>"}]})", kBad, "is there twice"},
+    {R"({"normalizer":{"type":"Lowercase"}})", kUnserved, "normalizer: type \"Lowercase\" is not supported, only NFC"},
+    {R"({"normalizer":"NFC"})", kBad, "normalizer must be a JSON object"},
+    {R"({"pre_tokenizer":null})", kUnserved, "pre_tokenizer: there is no ByteLevel step"},
+    {R"({"pre_tokenizer":{"type":"Metaspace"}})", kUnserved, "type \"Metaspace\" is not supported"},
+    {R"({"pre_tokenizer":{"pretokenizers":[]}})", kUnserved, "there is no ByteLevel step"},
+    {R"({"pre_tokenizer":{"pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}})", kUnserved,
+     "pre_tokenizer.pretokenizers[1]: a step behind ByteLevel"},
+    {R"({"pre_tokenizer":{"pretokenizers":[{"type":"Split"}]}})", kBad, "field \"pattern\" is missing"},
+    {R"({"pre_tokenizer":{"pretokenizers":[{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},
+        {"type":"ByteLevel"}]}})",
+     kBad, "pretokenizers[0].pattern: the pattern is malformed: missing closing parenthesis"},
+    {R"j({"pre_tokenizer":{"pretokenizers":[{"type":"Split","pattern":{"Regex":"(?R)"},"behavior":"Isolated"},
+        {"type":"ByteLevel"}]
+}
+})j",
+     kUnserved, "pattern has a group that is not supported, \"(?R)\" at byte 0"},
+    {R"({"pre_tokenizer":{"pretokenizers":[{"type":"Split","pattern":{"Regex":"a"},"behavior":"Sideways"}]}})", kBad,
+     "behavior \"Sideways\" is not known"},
+    {R"({"post_processor":{"type":"BertProcessing"}})", kUnserved, "type \"BertProcessing\" is not supported"},
+    {R"({"post_processor":{"single":[]}})", kUnserved, "the template drops the text"},
+    {R"({"post_processor":{"single":[{"SpecialToken":{"id":"<no>"}},{"Sequence":{"id":"A"}}]}})", kBad,
+     "special_tokens: field \"<no>\" is missing"},
+    {R"({"post_processor":{"special_tokens":{"<|im_start|>":{"ids":[99999]}}}})", kBad, "ids has 99999"},
+    {R"({"decoder":null})", kUnserved, "there is no ByteLevel decoder"},
+    {R"({"decoder":{"type":"WordPiece"}})", kUnserved, "decoder: type \"WordPiece\""},
+};
+
+TEST(DefinitionFromJson, EveryMalformedFileIsRefusedByName) {
+  const Json small = read_golden("small.json");
+  for (const BadJson& bad : kBadJson) {
+    SCOPED_TRACE(bad.patch);
+    Json file = small;
+    file.merge_patch(parse_json(bad.patch, "patch"));
+    expect_error([&] { Tokenizer::from_json(file, "FILE"); }, bad.code, bad.message);
+  }
+  expect_error([] { Tokenizer::from_json(Json(3), "FILE"); }, kBad, "must be an object");
+}
+
+TEST(DefinitionFromJson, DepthIsBounded) {
+  std::string deep = R"({"type":"ByteLevel"})";
+  for (int i = 0; i < 6; ++i) deep = R"({"type":"Sequence","pretokenizers":[)" + deep + "]}";
+  Json file = read_golden("small.json");
+  file["pre_tokenizer"] = parse_json(deep, "deep");
+  expect_error([&] { Tokenizer::from_json(file, "FILE"); }, kUnserved, "nested sequences");
+  const std::string brackets = std::string(100'000, '[') + std::string(100'000, ']');
+  const Json merges = parse_json(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[)" + brackets + "]}}", "deep");
+  expect_error([&] { Tokenizer::from_json(merges, "FILE"); }, kBad, "merges[0] must be");
+}
+
+TEST(DefinitionFromJson, ConfigNamesBosAndEos) {
+  const Json small = read_golden("small.json");
+  const auto with = [&](const char* config) {
+    return Tokenizer::from_json(small, "FILE", parse_json(config, "config"));
+  };
+  const Tokenizer plain = Tokenizer::from_json(small, "FILE");
+  EXPECT_EQ(plain.bos_id(), plain.token_id("<|im_start|>"));  // the template begins with it
+  EXPECT_TRUE(plain.eos_ids().empty());
+  const int32_t end = plain.token_id("<|im_end|>").value();
+  const Tokenizer named = with(R"({"bos_token":{"content":"<x y>"},"eos_token":"<|im_end|>","eos_token_id":[5,5]})");
+  EXPECT_EQ(named.bos_id(), plain.token_id("<x y>"));
+  EXPECT_EQ(named.eos_ids(), (std::vector<int32_t>{end, 5}));
+  expect_error([&] { with(R"({"eos_token":"<none>"})"); }, kBad, "\"<none>\" is not a token");
+  expect_error([&] { with(R"({"eos_token":7})"); }, kBad, "field \"eos_token\" must be a string");
+  expect_error([&] { with(R"({"eos_token_id":-2})"); }, kBad, "eos_token_id -2 is not the id of a token");
+  expect_error([&] { with("[]"); }, kBad, "must be an object");
+}
+
+GgufTokenizerData gguf_data() {
+  GgufTokenizerData data;
+  data.model = "gpt2";
+  data.pre = "gpt-2";
+  data.tokens = {"a", "b", "ab", "<eos>", "[UNUSED]", "<user>"};
+  data.token_types = {1, 1, 1, 3, 5, 4};
+  data.merges = {"a b"};
+  data.bos = 3;
+  data.eos = {3, 3};
+  return data;
+}
+
+TEST(DefinitionFromGguf, SmallVocabulary) {
+  GgufTokenizerData data = gguf_data();
+  const Tokenizer tokenizer = Tokenizer::from_gguf_data(data, "FILE");
+  EXPECT_EQ(tokenizer.encode("abba<eos><user>"), (std::vector<int32_t>{2, 1, 0, 3, 5}));
+  EXPECT_EQ(tokenizer.encode("a<user>", {.parse_special = false}), (std::vector<int32_t>{0, 5}));
+  EXPECT_EQ(tokenizer.eos_ids(), std::vector<int32_t>{3});
+  EXPECT_EQ(tokenizer.token_id("[UNUSED]"), std::nullopt);
+  EXPECT_TRUE(tokenizer.is_special(3));
+  EXPECT_FALSE(tokenizer.is_special(5));
+  data.add_bos = true;
+  EXPECT_EQ(Tokenizer::from_gguf_data(data, "FILE").encode("a"), (std::vector<int32_t>{3, 0}));
+}
+
+struct BadGguf {
+  std::function<void(GgufTokenizerData&)> spoil;
+  ErrorCode code;
+  const char* message;
+};
+
+const BadGguf kBadGguf[] = {
+    {[](auto& d) { d.model = "llama"; }, kUnserved, "tokenizer.ggml.model \"llama\" is not supported"},
+    {[](auto& d) { d.pre = "llama-bpe"; }, kUnserved, "tokenizer.ggml.pre \"llama-bpe\" is not supported"},
+    {[](auto& d) { d.tokens.clear(); }, kBad, "tokenizer.ggml.tokens is empty"},
+    {[](auto& d) { d.token_types.pop_back(); }, kBad, "token_type has 5 entries, tokenizer.ggml.tokens 6"},
+    {[](auto& d) { d.token_types[1] = 9; }, kBad, "token_type[1] is 9"},
+    {[](auto& d) { d.token_types[1] = 6; }, kUnserved, "token_type[1] is a byte token"},
+    {[](auto& d) { d.tokens[1] = "a"; }, kBad, "tokens[0] and [1] are both \"a\""},
+    {[](auto& d) { d.tokens[1] = ""; }, kBad, "tokens[1] is empty"},
+    {[](auto& d) { d.tokens[1] = "\xFF"; }, kBad, "tokens[1] is not UTF-8"},
+    {[](auto& d) { d.tokens[3] = std::string(5000, 'x'); }, kUnserved, "tokens[3] has 5000 bytes"},
+    {[](auto& d) { d.merges[0] = "ab"; }, kBad, "merges[0] must be two tokens"},
+    {[](auto& d) { d.merges[0] = "b a"; }, kBad, "merges[0] needs the token \"ba\""},
+    {[](auto& d) { d.bos = 6; }, kBad, "bos_token_id 6 is not a token"},
+    {[](auto& d) { d.eos = {-1}; }, kBad, "eos_token_id -1 is not a token"},
+    {[](auto& d) { d.eos = {4}; }, kBad, "eos_token_id 4 is not a token"},
+    {[](auto& d) { d.bos.reset(), d.add_bos = true; }, kBad, "add_bos_token is true but"},
+};
+
+TEST(DefinitionFromGguf, EveryMalformedFieldIsRefusedByName) {
+  for (const BadGguf& bad : kBadGguf) {
+    GgufTokenizerData data = gguf_data();
+    bad.spoil(data);
+    expect_error([&] { Tokenizer::from_gguf_data(data, "FILE"); }, bad.code, bad.message);
+  }
+}
+
+TEST(LoadTokenizer, PathsWithoutATokenizerAreRefused) {
+  const auto here = golden_folder().string();
+  EXPECT_THROW(load_tokenizer(golden_folder() / "nothing.gguf"), Error);
+  EXPECT_THROW(load_tokenizer(golden_folder() / "nothing"), Error);
+  EXPECT_THROW(load_tokenizer(golden_folder()), Error);  // a folder without tokenizer.json
+  EXPECT_EQ(load_tokenizer(golden_folder() / "small.json").vocab_size(), 910);
+}
+
+}  // namespace
+}  // namespace asymkv
