@@ -115,7 +115,7 @@ void validate_protocol(const Protocol& protocol, std::string_view origin);
 // bound and the number of cases that would be needed. Also refuses a certifying protocol whose files have no hash.
 void require_attainable(const Protocol& protocol, std::string_view origin);
 
-// "builtin", "quick" and what they are for. Throws Error{kUsage} listing the known names.
+// "builtin" (certifying, embedded models) or "quick" (screening, any model). Throws Error{kUsage} listing the names.
 Protocol builtin_protocol(std::string_view name);
 std::vector<std::string> builtin_protocol_names();
 // A built-in name or a path to a JSON file, validated either way.
