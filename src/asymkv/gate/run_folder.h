@@ -50,8 +50,11 @@ struct RunSummary {
 // was running. Nothing in these files depends on time or on the number of restarts: a resumed run ends with the same
 // bytes as an uninterrupted one.
 //
-// Throws Error{kUsage} for a folder that already holds a run unless `resume`, and for one that holds none with it;
-// Error{kBadInput} where a resumed folder's protocol, cases, identity or arms differ, naming the field and both values;
+// `resume` on an empty or missing folder starts from the first case and says so in `repairs`.
+//
+// Throws Error{kUsage} for a folder that is not empty unless `resume`, for one that holds other files than a run with
+// it, and for one that another process is writing; Error{kBadInput} where a resumed folder's protocol, cases, identity
+// or arms differ, naming the field and both values, and where committed outcomes were changed or lost;
 // Error{kInterrupted} on Ctrl-C, between units; and whatever the runner throws.
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner);
 

@@ -1,0 +1,159 @@
+#include "asymkv/gate/run_files.h"
+
+#include <utility>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/base/hash.h"
+#include "asymkv/gate/json_fields.h"
+
+namespace asymkv::run_files {
+namespace {
+
+constexpr std::string_view kSchema = "asymkv.run/1";
+
+RunIdentity identity_from(JsonFields fields) {
+  RunIdentity identity;
+  identity.model = fields.text("model");
+  identity.model_sha256 = fields.text("model_sha256");
+  identity.config_sha256 = fields.text("config_sha256");
+  identity.tokenizer_sha256 = fields.text("tokenizer_sha256");
+  identity.build = fields.text("build");
+  identity.worker = fields.text("worker");
+  identity.native_dtype = fields.text("native_dtype");
+  identity.scales_sha256 = fields.text("scales_sha256");
+  fields.finish();
+  return identity;
+}
+
+std::vector<ArmId> arms_from(JsonFields& fields) {
+  std::vector<ArmId> arms;
+  for (const std::string& name : fields.texts("arms")) {
+    try {
+      arms.push_back(parse_arm(name));
+    } catch (const Error& e) {
+      fields.fail("arms", fmt::format("is wrong: {}", e.what()));
+    }
+  }
+  if (arms.empty() || arms.front() != ArmId::kN) fields.fail("arms", "must begin with N");
+  return arms;
+}
+
+}  // namespace
+
+std::filesystem::path outcomes_path(const std::filesystem::path& folder, ArmId arm) {
+  return folder / kOutcomes / fmt::format("{}.jsonl", arm_name(arm));
+}
+
+Json header_to_json(const Header& header) {
+  Json arms = Json::array();
+  for (const ArmId arm : header.arms) arms.push_back(arm_name(arm));
+  const RunIdentity& id = header.identity;
+  return {{"schema", kSchema},
+          {"arms", std::move(arms)},
+          {"protocol_sha256", header.protocol_sha256},
+          {"cases_sha256", header.cases_sha256},
+          {"identity",
+           {{"model", id.model},
+            {"model_sha256", id.model_sha256},
+            {"config_sha256", id.config_sha256},
+            {"tokenizer_sha256", id.tokenizer_sha256},
+            {"build", id.build},
+            {"worker", id.worker},
+            {"native_dtype", id.native_dtype},
+            {"scales_sha256", id.scales_sha256}}}};
+}
+
+Header header_from_json(const Json& json, std::string_view origin) {
+  JsonFields fields(json, std::string(origin));
+  if (fields.text("schema") != kSchema) fields.fail("schema", fmt::format("must be \"{}\"", kSchema));
+  Header header;
+  header.arms = arms_from(fields);
+  header.protocol_sha256 = fields.text("protocol_sha256");
+  header.cases_sha256 = fields.text("cases_sha256");
+  header.identity = identity_from(fields.object("identity"));
+  fields.finish();
+  return header;
+}
+
+Json commit_to_json(const Commit& commit) {
+  return {{"unit", commit.unit},
+          {"panel", commit.panel},
+          {"cases", commit.cases},
+          {"end_bytes", commit.end_bytes},
+          {"sha256", commit.sha256}};
+}
+
+Commit commit_from_json(const Json& json, std::string_view origin) {
+  JsonFields fields(json, std::string(origin));
+  Commit commit;
+  commit.unit = fields.integer("unit");
+  commit.panel = fields.text("panel");
+  commit.cases = fields.integer("cases");
+  commit.sha256 = fields.text("sha256");
+  const Json& ends = fields.raw("end_bytes");
+  if (!ends.is_object()) fields.fail("end_bytes", "must be an object of integers");
+  for (const auto& [arm, end] : ends.items()) {
+    if (!end.is_number_unsigned()) fields.fail("end_bytes", "must hold integers from 0 on");
+    commit.end_bytes[arm] = end.get<int64_t>();
+  }
+  fields.finish();
+  return commit;
+}
+
+std::vector<Commit> parse_commits(const std::vector<std::string>& lines, const std::filesystem::path& path,
+                                  const std::vector<Unit>& plan) {
+  std::vector<Commit> commits;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string origin = fmt::format("{}:{}", path.string(), i + 1);
+    Commit commit = commit_from_json(parse_json(lines[i], origin), origin);
+    if (i >= plan.size()) throw_bad_input("{}: the run has only {} units", origin, plan.size());
+    const Unit& unit = plan[i];
+    if (commit.unit != unit.index || commit.panel != unit.panel || commit.cases != std::ssize(unit.cases)) {
+      throw_bad_input("{}: unit {} of {} with {} cases, but the plan has unit {} of {} with {} cases", origin,
+                      commit.unit, commit.panel, commit.cases, unit.index, unit.panel, unit.cases.size());
+    }
+    for (const ArmSlot& slot : unit.slots) {
+      const std::string arm(arm_name(slot.arm));
+      if (!commit.end_bytes.contains(arm)) throw_bad_input("{}: field \"end_bytes\" lacks arm {}", origin, arm);
+      if (!commits.empty() && commit.end_bytes.at(arm) < commits.back().end_bytes.at(arm)) {
+        throw_bad_input("{}: the outcomes of arm {} shrink", origin, arm);
+      }
+    }
+    if (commit.end_bytes.size() != unit.slots.size()) throw_bad_input("{}: names an arm that did not run", origin);
+    commits.push_back(std::move(commit));
+  }
+  return commits;
+}
+
+void verify_commits(const std::filesystem::path& folder, const std::vector<ArmId>& arms,
+                    const std::vector<Commit>& commits) {
+  if (commits.empty()) return;
+  std::vector<std::string> texts;
+  for (const ArmId arm : arms) {
+    const auto path = outcomes_path(folder, arm);
+    texts.push_back(read_text_file(path));
+    const int64_t end = commits.back().end_bytes.at(std::string(arm_name(arm)));
+    if (std::ssize(texts.back()) < end) {
+      throw_bad_input(
+          "{} has {} bytes, but {} were committed: finished outcomes were lost, so run again into an empty "
+          "folder",
+          path.string(), texts.back().size(), end);
+    }
+  }
+  std::vector<size_t> begins(arms.size(), 0);
+  for (const Commit& commit : commits) {
+    Sha256 hash;
+    for (size_t i = 0; i < arms.size(); ++i) {
+      const auto end = static_cast<size_t>(commit.end_bytes.at(std::string(arm_name(arms[i]))));
+      hash.update(std::string_view(texts[i]).substr(begins[i], end - begins[i]));
+      begins[i] = end;
+    }
+    if (hash.hex_digest() != commit.sha256) {
+      throw_bad_input("{}: the outcomes of unit {} ({}) were changed after they were written", folder.string(),
+                      commit.unit, commit.panel);
+    }
+  }
+}
+
+}  // namespace asymkv::run_files

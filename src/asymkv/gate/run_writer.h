@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "asymkv/base/jsonl.h"
+#include "asymkv/gate/run_folder.h"
+
+namespace asymkv {
+
+// Owns a run folder while the run goes on. Opening it starts a run, or brings a killed one back to its last finished
+// unit; the errors are those of run_panels.
+class RunWriter {
+ public:
+  RunWriter(const RunRequest& request, const std::vector<Unit>& plan, const std::vector<ArmId>& arms);
+  ~RunWriter();
+  RunWriter(const RunWriter&) = delete;
+  RunWriter& operator=(const RunWriter&) = delete;
+
+  // Units that are finished; the next one to run has this index.
+  int64_t units_done() const { return units_done_; }
+  const std::vector<std::string>& repairs() const { return repairs_; }
+
+  // `lines` per arm in run order: the unit's outcomes, whole lines. On disk when it returns.
+  void commit(const Unit& unit, const std::vector<std::string>& lines);
+
+ private:
+  void lock();
+  void start(const RunRequest& request);
+  void remove_temporaries();
+  void check_or_write(std::string_view name, const std::string& bytes, bool may_write);
+  void resume(const std::vector<Unit>& plan);
+  void cut_outcomes();
+
+  std::filesystem::path folder_;
+  std::vector<ArmId> arms_;
+  int lock_fd_ = -1;
+  int64_t units_done_ = 0;
+  std::map<std::string, int64_t> end_bytes_;  // by arm name
+  std::vector<std::string> repairs_;
+  std::vector<std::unique_ptr<JsonlAppender>> outcomes_;  // by arm
+  std::unique_ptr<JsonlAppender> progress_;
+};
+
+}  // namespace asymkv
