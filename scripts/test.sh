@@ -1,0 +1,31 @@
+#!/bin/bash
+# Installs packages, builds the release preset and runs every test of it.
+#
+#     scripts/test.sh               all but the tests labelled large; fetches SmolLM2-135M (98 MB) once
+#     scripts/test.sh --large       all tests; fetches Qwen2.5-Coder-0.5B (491 MB) as well
+#     scripts/test.sh --no-models   without the tests that need a fetched model
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+exclude=large
+models=(smollm2-135m)
+case "${1:-}" in
+  "") ;;
+  --large)
+    exclude=
+    models+=(qwen2.5-coder-0.5b)
+    ;;
+  --no-models)
+    exclude='large|model'
+    models=()
+    ;;
+  *)
+    echo "test.sh: unknown argument \"$1\"; known: --large, --no-models" >&2
+    exit 2
+    ;;
+esac
+
+scripts/install_deps.sh
+for model in "${models[@]}"; do scripts/fetch_model.py "$model"; done
+scripts/build.sh release
+ctest --test-dir build/release --output-on-failure ${exclude:+-LE "$exclude"}
