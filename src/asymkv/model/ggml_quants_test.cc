@@ -1,0 +1,76 @@
+#include "asymkv/model/ggml_quants.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+
+namespace asymkv {
+namespace {
+
+struct Golden {
+  const char* file;
+  GgmlType type;
+};
+
+class GgmlGolden : public testing::TestWithParam<Golden> {};
+
+// Files of tests/golden/make_gguf_golden.py: gguf-py's own values, compared bit for bit.
+TEST_P(GgmlGolden, EqualsGgufPyBitForBit) {
+  const char* source = std::getenv("ASYMKV_SOURCE_DIR");
+  ASSERT_NE(source, nullptr);
+  const MappedFile file(std::filesystem::path(source) / "tests/golden/gguf" / GetParam().file);
+  uint32_t sizes[2];
+  std::memcpy(sizes, file.bytes().data(), sizeof(sizes));
+  const auto stored = file.bytes().subspan(sizeof(sizes), sizes[0]);
+  std::vector<uint32_t> expected(sizes[1]);
+  ASSERT_EQ(file.bytes().size(), sizeof(sizes) + sizes[0] + expected.size() * 4);
+  std::memcpy(expected.data(), file.bytes().data() + sizeof(sizes) + sizes[0], expected.size() * 4);
+
+  std::vector<float> values(expected.size());
+  dequantize_ggml(GetParam().type, stored, values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), expected[i])
+        << "element " << i << ": " << values[i] << ", expected " << std::bit_cast<float>(expected[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllTypes, GgmlGolden,
+                         testing::Values(Golden{"f32.bin", GgmlType::kF32}, Golden{"f16.bin", GgmlType::kF16},
+                                         Golden{"bf16.bin", GgmlType::kBF16}, Golden{"q4_0.bin", GgmlType::kQ4_0},
+                                         Golden{"q4_1.bin", GgmlType::kQ4_1}, Golden{"q5_0.bin", GgmlType::kQ5_0},
+                                         Golden{"q8_0.bin", GgmlType::kQ8_0}, Golden{"q4_k.bin", GgmlType::kQ4_K},
+                                         Golden{"q6_k.bin", GgmlType::kQ6_K}),
+                         [](const auto& golden) {
+                           std::string name = golden.param.file;
+                           return name.substr(0, name.find('.'));
+                         });
+
+TEST(GgmlQuants, KnowsNamesOfTypesItDoesNotDecode) {
+  EXPECT_EQ(ggml_type_name(10), "Q2_K");
+  EXPECT_EQ(find_ggml_type(10), nullptr);
+  EXPECT_EQ(ggml_type_name(1000), "");
+  for (const Golden& golden : {Golden{"", GgmlType::kF32}, Golden{"", GgmlType::kQ6_K}}) {
+    const auto id = static_cast<uint32_t>(golden.type);
+    ASSERT_NE(find_ggml_type(id), nullptr);
+    EXPECT_EQ(find_ggml_type(id)->name, ggml_type_name(id));
+  }
+}
+
+TEST(GgmlQuants, RefusesPartOfABlock) {
+  std::vector<std::byte> stored(34);
+  std::vector<float> out(31);
+  EXPECT_THROW(dequantize_ggml(GgmlType::kQ8_0, stored, out), Error);
+  out.resize(64);
+  EXPECT_THROW(dequantize_ggml(GgmlType::kQ8_0, stored, out), Error);
+}
+
+}  // namespace
+}  // namespace asymkv
