@@ -62,19 +62,29 @@ void CpuAttention::write_kv(const WriteKvParams& params) const {
 void CpuAttention::attend(const AttendParams& params) const {
   check_attend_params(params);
   require_attend_support(*this, params);
-  const cpu::AttendPlan plan = cpu::plan_attend(params);
   std::unique_ptr<cpu::CallScratch> scratch = scratch_.take();
-  scratch->threads.resize(static_cast<size_t>(num_threads()));
-  float* partials = scratch->partials.reserve(plan.partial_floats);
-  parallel_for(static_cast<int64_t>(plan.tasks.size()), [&](int64_t i, int thread_idx) {
-    kernels_.attend_task(params, plan.tasks[static_cast<size_t>(i)], scratch->threads[static_cast<size_t>(thread_idx)],
-                         partials);
-  });
-  if (!plan.merges.empty()) {
-    parallel_for(static_cast<int64_t>(plan.merges.size()),
-                 [&](int64_t i, int) { cpu::merge_splits(params, plan.merges[static_cast<size_t>(i)], partials); });
-  }
+  cpu::run_attend(params, kernels_, *scratch);
   scratch_.give_back(std::move(scratch));
+}
+
+void cpu::run_attend(const AttendParams& params, const SimdKernels& kernels, CallScratch& scratch, bool one_thread) {
+  const AttendPlan plan = plan_attend(params);
+  scratch.threads.resize(static_cast<size_t>(num_threads()));
+  float* partials = scratch.partials.reserve(plan.partial_floats);
+  const auto run_task = [&](int64_t i, int thread_idx) {
+    Scratch& own = scratch.threads[static_cast<size_t>(thread_idx)];
+    kernels.attend_task(params, plan.tasks[static_cast<size_t>(i)], own, partials);
+  };
+  const auto run_merge = [&](int64_t i, int) { merge_splits(params, plan.merges[static_cast<size_t>(i)], partials); };
+  const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
+  const auto num_merges = static_cast<int64_t>(plan.merges.size());
+  if (one_thread) {
+    for (int64_t i = 0; i < num_tasks; ++i) run_task(i, 0);
+    for (int64_t i = 0; i < num_merges; ++i) run_merge(i, 0);
+    return;
+  }
+  parallel_for(num_tasks, run_task);
+  if (num_merges > 0) parallel_for(num_merges, run_merge);
 }
 
 std::unique_ptr<AttentionBackend> make_cpu_attention(std::string_view name) {

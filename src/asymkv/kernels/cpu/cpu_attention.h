@@ -6,6 +6,11 @@
 
 namespace asymkv {
 
+namespace cpu {
+// Plans and runs one call. one_thread: for tests of independence from the number of threads.
+void run_attend(const AttendParams& params, const SimdKernels& kernels, CallScratch& scratch, bool one_thread = false);
+}  // namespace cpu
+
 // The Highway family. FP32 arithmetic: a tile of keys and values is widened and packed once and used by all query rows
 // of a block (attend_block-inl.h); work is planned on the host (attend_plan.h). Calls from several threads are safe.
 class CpuAttention : public AttentionBackend {

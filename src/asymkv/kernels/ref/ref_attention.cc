@@ -88,100 +88,113 @@ void write_row(const WriteKvParams& params, int64_t token, int64_t head) {
   }
 }
 
-// The key and the value of one position, in double.
+// The key and the value of one position.
+template <typename Real>
 struct KeyValue {
-  std::vector<double> key;
-  std::vector<double> value;
+  int64_t position = 0;
+  std::vector<Real> key;
+  std::vector<Real> value;
 };
 
-// R(position) x in double, exact angles.
-std::vector<double> rotated(const RopeTable& rope, int64_t position, const float* x) {
+// R(position) x, exact angles.
+template <typename Real>
+std::vector<Real> rotated(const RopeTable& rope, int64_t position, const float* x) {
   const auto half = static_cast<size_t>(rope.num_pairs());
-  std::vector<double> result(2 * half);
+  std::vector<Real> result(2 * half);
   for (size_t p = 0; p < half; ++p) {
     const double angle = static_cast<double>(position) * rope.frequencies()[p];
-    const double a = static_cast<double>(x[p]);
-    const double b = static_cast<double>(x[p + half]);
-    result[p] = a * std::cos(angle) - b * std::sin(angle);
-    result[p + half] = b * std::cos(angle) + a * std::sin(angle);
+    const auto cosine = static_cast<Real>(std::cos(angle));
+    const auto sine = static_cast<Real>(std::sin(angle));
+    const auto a = static_cast<Real>(x[p]);
+    const auto b = static_cast<Real>(x[p + half]);
+    result[p] = a * cosine - b * sine;
+    result[p + half] = b * cosine + a * sine;
   }
   return result;
 }
 
 // Codes without their scale, exactly.
-std::vector<double> decoded(DType dtype, const std::byte* row, int64_t elems) {
+template <typename Real>
+std::vector<Real> decoded(DType dtype, const std::byte* row, int64_t elems) {
   std::vector<float> codes(static_cast<size_t>(elems));
   decode_row(dtype, 1.0F, row, codes);
   return {codes.begin(), codes.end()};
 }
 
-KeyValue stored_at(const AttendParams& params, const AttendSequence& sequence, int64_t head, int64_t position) {
+template <typename Real>
+KeyValue<Real> stored_at(const AttendParams& params, const AttendSequence& sequence, int64_t head, int64_t position) {
   const KvLayerView& cache = sequence.cache;
   const KvLayout& layout = *cache.layout;
   const int64_t page_size = layout.geometry().page_size;
   const int64_t page = page_index(sequence.pages[static_cast<size_t>(position / page_size)]);
   const int64_t slot = position % page_size;
   const KvFormat& format = layout.format();
-  KeyValue kv;
-  kv.key = decoded(format.key.dtype, cache.k_plane + layout.k_row_offset_bytes(page, head, slot), params.k_head_dim);
-  kv.value =
-      decoded(format.value.dtype, cache.v_plane + layout.v_row_offset_bytes(page, head, slot), params.v_head_dim);
-  for (double& x : kv.key) x *= static_cast<double>(cache.k_scale(page, head, slot));
-  for (double& x : kv.value) x *= static_cast<double>(cache.v_scale(page, head, slot));
+  const std::byte* key_row = cache.k_plane + layout.k_row_offset_bytes(page, head, slot);
+  const std::byte* value_row = cache.v_plane + layout.v_row_offset_bytes(page, head, slot);
+  KeyValue<Real> kv;
+  kv.position = position;
+  kv.key = decoded<Real>(format.key.dtype, key_row, params.k_head_dim);
+  kv.value = decoded<Real>(format.value.dtype, value_row, params.v_head_dim);
+  for (Real& x : kv.key) x *= static_cast<Real>(cache.k_scale(page, head, slot));
+  for (Real& x : kv.value) x *= static_cast<Real>(cache.v_scale(page, head, slot));
   if (cache.transform == nullptr) return kv;
-  const std::vector<double> back = rotated(*params.rope, position, cache.transform->removed_of(head));
+  const std::vector<Real> back = rotated<Real>(*params.rope, position, cache.transform->removed_of(head));
   for (size_t i = 0; i < back.size(); ++i) kv.key[i] += back[i];
   return kv;
 }
 
-KeyValue fresh_at(const AttendParams& params, const AttendSequence& sequence, int64_t head, int64_t position) {
+template <typename Real>
+KeyValue<Real> fresh_at(const AttendParams& params, const AttendSequence& sequence, int64_t head, int64_t position) {
   const int64_t row = (position - sequence.query_pos) * params.num_kv_heads + head;
   const float* key = sequence.fresh_k + row * params.k_head_dim;
   const float* value = sequence.fresh_v + row * params.v_head_dim;
-  return {{key, key + params.k_head_dim}, {value, value + params.v_head_dim}};
+  return {position, {key, key + params.k_head_dim}, {value, value + params.v_head_dim}};
 }
 
-double logit(const AttendParams& params, const float* query, const std::vector<double>& key) {
-  double score = 0.0;
-  for (size_t i = 0; i < key.size(); ++i) score += static_cast<double>(query[i]) * key[i];
-  score *= static_cast<double>(params.softmax_scale);
-  const auto cap = static_cast<double>(params.logit_soft_cap);
-  return cap == 0.0 ? score : cap * std::tanh(score / cap);
+template <typename Real>
+Real logit_of(const AttendParams& params, const float* query, const std::vector<Real>& key) {
+  Real score = 0;
+  for (size_t i = 0; i < key.size(); ++i) score += static_cast<Real>(query[i]) * key[i];
+  score *= static_cast<Real>(params.softmax_scale);
+  const auto cap = static_cast<Real>(params.logit_soft_cap);
+  return cap == 0 ? score : cap * std::tanh(score / cap);
 }
 
 // One query head of one query over all the keys it sees.
-void attend_query(const AttendParams& params, int64_t row, int64_t q_head, int64_t query_pos,
-                  const std::vector<std::pair<int64_t, KeyValue>>& keys) {
-  SoftmaxState<double> state;
-  state.out.assign(static_cast<size_t>(params.v_head_dim), 0.0);
+template <typename Real>
+void attend_query(const AttendParams& params, int64_t head_row, int64_t query_pos,
+                  const std::vector<KeyValue<Real>>& keys) {
+  SoftmaxState<Real> state;
+  state.out.assign(static_cast<size_t>(params.v_head_dim), Real(0));
   if (params.sinks != nullptr) {
-    const std::vector<double> no_value(state.out.size(), 0.0);
-    state.add(static_cast<double>(params.sinks[q_head]), no_value.data());
+    const std::vector<Real> no_value(state.out.size(), Real(0));
+    state.add(static_cast<Real>(params.sinks[head_row % params.num_q_heads]), no_value.data());
   }
-  const float* query = params.q + (row * params.num_q_heads + q_head) * params.k_head_dim;
-  for (const auto& [position, kv] : keys) {
-    const bool visible = position <= query_pos && (params.window == 0 || query_pos - position < params.window);
-    if (visible) state.add(logit(params, query, kv.key), kv.value.data());
+  const float* query = params.q + head_row * params.k_head_dim;
+  for (const KeyValue<Real>& kv : keys) {
+    const int64_t age = query_pos - kv.position;
+    const bool visible = age >= 0 && (params.window == 0 || age < params.window);
+    if (visible) state.add(logit_of(params, query, kv.key), kv.value.data());
   }
-  float* out = params.out + (row * params.num_q_heads + q_head) * params.v_head_dim;
+  float* out = params.out + head_row * params.v_head_dim;
   for (size_t i = 0; i < state.out.size(); ++i) {
     out[i] = state.empty() ? 0.0F : static_cast<float>(state.out[i] / state.sum);
   }
-  if (params.lse != nullptr) {
-    params.lse[row * params.num_q_heads + q_head] = static_cast<float>(state.max + std::log(state.sum));
-  }
+  if (params.lse != nullptr) params.lse[head_row] = static_cast<float>(state.max + std::log(state.sum));
 }
 
+template <typename Real>
 void attend_sequence(const AttendParams& params, const AttendSequence& sequence, int64_t kv_head) {
-  std::vector<std::pair<int64_t, KeyValue>> keys;
-  for (int64_t j = 0; j < sequence.stored_len; ++j) keys.emplace_back(j, stored_at(params, sequence, kv_head, j));
+  std::vector<KeyValue<Real>> keys;
+  for (int64_t j = 0; j < sequence.stored_len; ++j) keys.push_back(stored_at<Real>(params, sequence, kv_head, j));
   for (int64_t j = sequence.query_pos; j < sequence.query_pos + sequence.num_fresh; ++j) {
-    keys.emplace_back(j, fresh_at(params, sequence, kv_head, j));
+    keys.push_back(fresh_at<Real>(params, sequence, kv_head, j));
   }
   const int64_t group = params.num_q_heads / params.num_kv_heads;
   for (int64_t i = 0; i < sequence.num_queries; ++i) {
     for (int64_t g = 0; g < group; ++g) {
-      attend_query(params, sequence.query_row + i, kv_head * group + g, sequence.query_pos + i, keys);
+      const int64_t head_row = (sequence.query_row + i) * params.num_q_heads + kv_head * group + g;
+      attend_query<Real>(params, head_row, sequence.query_pos + i, keys);
     }
   }
 }
@@ -191,7 +204,7 @@ void attend_sequence(const AttendParams& params, const AttendSequence& sequence,
 Support RefAttention::supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const {
   const std::string refusal = common_refusal(geometry, group);
   if (!refusal.empty()) return {false, "", refusal};
-  return {true, fmt::format("ref/{}/{}", phase_name(phase), format.id()), ""};
+  return {true, fmt::format("{}/{}/{}", name(), phase_name(phase), format.id()), ""};
 }
 
 void RefAttention::write_kv(const WriteKvParams& params) const {
@@ -206,7 +219,13 @@ void RefAttention::attend(const AttendParams& params) const {
   check_attend_params(params);
   require_attend_support(*this, params);
   for (const AttendSequence& sequence : params.sequences) {
-    for (int64_t head = 0; head < params.num_kv_heads; ++head) attend_sequence(params, sequence, head);
+    for (int64_t head = 0; head < params.num_kv_heads; ++head) {
+      if (precision_ == Precision::kDouble) {
+        attend_sequence<double>(params, sequence, head);
+      } else {
+        attend_sequence<float>(params, sequence, head);
+      }
+    }
   }
 }
 

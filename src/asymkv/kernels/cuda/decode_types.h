@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "asymkv/tensor/dtype.h"
+
+// Types shared by host code and device code of the decode kernel. No CUDA header is needed to read them.
+namespace asymkv::cuda {
+
+inline constexpr int32_t kPageSize = 16;
+inline constexpr int32_t kColumnsPerTile = 8;      // queries side by side in one mma: its N
+inline constexpr int32_t kRecordPages = 32;        // page ids that travel inside a warp's record
+inline constexpr int32_t kWindowPages = 32;        // pages of one pre-bias window: 512 keys
+inline constexpr int32_t kMaxSegmentPages = 2048;  // of one segment with pre-bias; bounds the coefficient table
+inline constexpr int32_t kMaxWindows = kMaxSegmentPages / kWindowPages + 1;
+inline constexpr int32_t kBiasTerms = 5;  // coefficients of the degree-4 window polynomial
+inline constexpr int32_t kMaxSharedBytes = 227 * 1024;
+
+// Everything a kernel instance fixes at compile time. All else is run time.
+struct DecodeConfig {
+  DType key = DType::kBF16;    // bf16, f16, e4m3, i8
+  DType value = DType::kBF16;  // bf16, f16, e4m3
+  bool k_dynamic = false;      // one FP32 scale per stored row, else the layer's fixed scale (8-bit sides)
+  bool v_dynamic = false;
+  bool prebias = false;      // keys lack a constant vector on their slow RoPE pairs; its score is added here
+  int32_t head_dim = 128;    // of both sides
+  int32_t column_tiles = 1;  // 1: groups 1 to 8, 2: groups 9 to 16
+  bool operator==(const DecodeConfig&) const = default;
+
+  constexpr int32_t columns() const { return column_tiles * kColumnsPerTile; }
+  constexpr int32_t k_bytes() const { return static_cast<int32_t>(dtype_bytes(key)); }
+  constexpr int32_t v_bytes() const { return static_cast<int32_t>(dtype_bytes(value)); }
+  constexpr int32_t k_block_bytes() const { return kPageSize * head_dim * k_bytes(); }
+  constexpr int32_t v_block_bytes() const { return kPageSize * head_dim * v_bytes(); }
+  constexpr int32_t block_bytes() const { return k_block_bytes() + v_block_bytes(); }
+  constexpr int32_t scale_bytes() const { return kPageSize * 4 * ((k_dynamic ? 1 : 0) + (v_dynamic ? 1 : 0)); }
+  // One page of one KV head in shared memory.
+  constexpr int32_t stage_bytes() const { return (block_bytes() + scale_bytes() + 127) / 128 * 128; }
+  // Register budget: 65,536 registers over the warps. Accumulators and queries grow with head_dim * column_tiles.
+  constexpr int32_t max_warps() const {
+    if (head_dim * column_tiles >= 512 || column_tiles == 2) return 8;
+    const bool heavy = head_dim >= 256 || prebias || key == DType::kI8 || k_bytes() + v_bytes() == 4;
+    return heavy ? 12 : 16;
+  }
+  // Warps whose partial results lie side by side in shared memory while they are merged.
+  constexpr int32_t merge_slots() const { return head_dim * column_tiles >= 512 ? 4 : 8; }
+
+  // The configuration as one integer: kernels take it as their template argument (nvcc 13.0 writes host stubs that do
+  // not compile for kernels with a class-type argument).
+  constexpr uint32_t code() const {
+    return static_cast<uint32_t>(key) | static_cast<uint32_t>(value) << 3 | (k_dynamic ? 1U : 0U) << 6 |
+           (v_dynamic ? 1U : 0U) << 7 | (prebias ? 1U : 0U) << 8 | static_cast<uint32_t>(column_tiles) << 9 |
+           static_cast<uint32_t>(head_dim) << 12;
+  }
+  static constexpr DecodeConfig from_code(uint32_t code) {
+    return {.key = static_cast<DType>(code & 7U),
+            .value = static_cast<DType>(code >> 3 & 7U),
+            .k_dynamic = (code >> 6 & 1U) != 0,
+            .v_dynamic = (code >> 7 & 1U) != 0,
+            .prebias = (code >> 8 & 1U) != 0,
+            .head_dim = static_cast<int32_t>(code >> 12),
+            .column_tiles = static_cast<int32_t>(code >> 9 & 7U)};
+  }
+  std::string name() const;  // "decode_bf16_e4m3_d128_c1", with "_kd", "_vd", "_pb" where those are set
+};
+
+// A run of pages of one (sequence, KV head) that one CTA attends to.
+struct alignas(16) Segment {
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t page_begin = 0;  // in the sequence
+  int32_t page_end = 0;
+  int32_t first_partial = 0;  // partial results of one (sequence, KV head) are consecutive
+  int32_t num_partials = 1;   // 1: this segment is the whole of it
+  int32_t seq_len = 0;        // keys of the whole sequence
+  int32_t page_row = 0;       // where the sequence's page ids start in the page table
+  bool operator==(const Segment&) const = default;
+};
+
+// What a warp reads first: its CTA's segments, the first of them, and the first pages it will load from it.
+struct alignas(16) WarpRecord {
+  int32_t segment_begin = 0;
+  int32_t segment_end = 0;
+  int32_t unused[2] = {0, 0};
+  Segment first;
+  int32_t page_ids[kRecordPages] = {};
+};
+
+// One slow RoPE pair of one KV head: the vector taken out of the keys, channels p and p + head_dim / 2.
+struct alignas(8) BiasPair {
+  float low = 0.0F;
+  float high = 0.0F;
+};
+// Frequency of a pair: turns per position as a sum of two FP32 (so that position times frequency keeps its fraction),
+// and radians per half window.
+struct alignas(16) BiasFrequency {
+  float turns = 0.0F;
+  float turns_rest = 0.0F;
+  float radians_per_half_window = 0.0F;
+  float unused = 0.0F;
+};
+
+// Byte offsets into dynamic shared memory of one launch.
+struct DecodeShared {
+  int32_t ring = 0;            // [warp][stage][stage_bytes]
+  int32_t barriers = 0;        // [warp][stage] 8 bytes
+  int32_t merge_state = 0;     // [merge slot][column] float2 {max, sum}
+  int32_t merge_out = 0;       // [merge slot][group][head_dim + 4] float
+  int32_t peer_state = 0;      // [cluster rank][group] float2
+  int32_t peer_out = 0;        // [cluster rank][slice] float2
+  int32_t bias_coeffs = 0;     // [term][window][column] float
+  int32_t bias_products = 0;   // [column][pair] float2 {c, d}
+  int32_t bias_turns = 0;      // [window][pair] float2 {cos, sin}
+  int32_t bias_half_step = 0;  // [pair] float: radians per half window
+  int32_t flag = 0;
+  int32_t total = 0;
+};
+
+// One launch. Pointers are device memory; all arrays outlive it.
+struct DecodeParams {
+  const std::byte* blocks = nullptr;         // tiled-1 block plane of one layer
+  const std::byte* scales = nullptr;         // tiled-1 scale plane; null without dynamic scales
+  const float* fixed_scales = nullptr;       // {key, value}: read on the device, so that a graph sees new values
+  const void* q = nullptr;                   // [sequence][q head][head_dim], 16 bits, after RoPE
+  void* out = nullptr;                       // same shape and type as q
+  float* lse = nullptr;                      // [sequence][q head] natural log of the softmax denominator; may be null
+  const int32_t* page_table = nullptr;       // page ids, a row a sequence
+  const Segment* segments = nullptr;         // of the plan
+  const WarpRecord* records = nullptr;       // [CTA][warp]
+  float* partial_out = nullptr;              // [segment][group][head_dim]
+  float* partial_state = nullptr;            // [segment][group] {max, sum}
+  int32_t* arrivals = nullptr;               // [sequence][kv head], zero before and after each launch
+  const BiasPair* bias = nullptr;            // [kv head][32 * bias_chunks], slowest pair last; only with prebias
+  const BiasFrequency* bias_freq = nullptr;  // [32 * bias_chunks]
+  int32_t bias_chunks = 0;                   // groups of 32 pairs that hold every slow pair: 1 or 2
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;  // q heads per KV head
+  int32_t stages = 0;
+  int32_t cluster_size = 1;
+  bool q_is_bf16 = true;
+  float softmax_scale_log2 = 0.0F;  // softmax scale times log2(e)
+  DecodeShared shared;
+};
+
+// Places the arrays of one launch. `stages` pages per warp are in flight.
+DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t stages, int32_t group,
+                          int32_t cluster_size, int32_t bias_chunks);
+
+// A compiled kernel. `kernel` is the address that the CUDA runtime knows it by.
+struct DecodeInstance {
+  DecodeConfig config;
+  const void* kernel = nullptr;
+};
+
+}  // namespace asymkv::cuda

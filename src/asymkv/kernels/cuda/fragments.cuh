@@ -1,0 +1,345 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "asymkv/kernels/cuda/decode_types.h"
+#include "asymkv/kernels/cuda/ptx.cuh"
+
+// One page against the queries of one KV head. Keys are the 16 rows of mma.m16n8k16, queries its 8 columns; the output
+// is kept transposed (channels x queries). A lane is lane = 4 * row + quad as in the PTX fragment tables.
+namespace asymkv::cuda {
+
+struct LanePlace {
+  int lane, row, quad;
+  __device__ __forceinline__ explicit LanePlace(int lane_in) : lane(lane_in), row(lane_in >> 2), quad(lane_in & 3) {}
+};
+
+// What one warp holds of the running softmax: channels x queries, per column its max (log2 units) and sum.
+template <DecodeConfig C>
+struct WarpState {
+  float out[C.column_tiles][C.head_dim / 16][4];
+  float max[C.column_tiles][2];
+  float sum[C.column_tiles][2];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < C.head_dim / 16; ++i)
+        out[tile][i][0] = out[tile][i][1] = out[tile][i][2] = out[tile][i][3] = 0.0F;
+      max[tile][0] = max[tile][1] = -INFINITY;
+      sum[tile][0] = sum[tile][1] = 0.0F;
+    }
+  }
+};
+
+// Queries as B fragments: [column tile][k-step][2 registers].
+template <DecodeConfig C>
+struct QueryFragments {
+  uint32_t b[C.column_tiles][C.head_dim / 16][2];
+  float offset[C.column_tiles][2];  // INT8 keys: what the offset-binary form adds to every score of a column
+};
+
+template <DecodeConfig C>
+using Scores = float[C.column_tiles][4];  // {slot row, slot row + 8} x {column 2 * quad, + 1}
+
+// --- widening to FP16
+
+// Four E4M3 codes: low = codes 0 and 1, high = codes 2 and 3. Exact.
+__device__ __forceinline__ void widen_e4m3(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
+}
+// Four offset-binary INT8 codes under the exponent of 1024: even = codes 0 and 2, odd = codes 1 and 3, each as the
+// exact FP16 number 1152 + value. QueryFragments::offset takes the 1152 out of the score.
+inline constexpr float kI8Offset = 1152.0F;
+__device__ __forceinline__ void widen_i8(uint32_t codes, uint32_t& even, uint32_t& odd) {
+  even = __byte_perm(codes, 0x64646464U, 0x4240);
+  odd = __byte_perm(codes, 0x64646464U, 0x4341);
+}
+
+// --- queries
+
+// BF16 reaches further than FP16. Where BF16 queries meet FP16 arithmetic they are taken in units of 64: magnitudes to
+// 4.19e6 stay finite, and those below 2^-8 keep at least the absolute precision 2^-19.
+inline constexpr float kQueryUnit = 64.0F;
+
+__device__ __forceinline__ float2 unpack_query(uint32_t pair, bool is_bf16) {
+  if (is_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
+  const __half2 h = *reinterpret_cast<const __half2*>(&pair);
+  return __half22float2(h);
+}
+
+template <DecodeConfig C>
+__device__ __forceinline__ void load_query_step(const uint16_t* row, int step, int quad, bool is_bf16, uint32_t (&b)[2],
+                                                float& total) {
+  if constexpr (C.k_bytes() == 2) {
+    b[0] = *reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad);
+    b[1] = *reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad + 8);
+    if constexpr (C.key == DType::kF16) {
+      if (is_bf16) {
+#pragma unroll
+        for (uint32_t& x : b) {
+          const float2 f = unpack_query(x, true);
+          x = ptx::pack_16bit<false>(f.x / kQueryUnit, f.y / kQueryUnit);
+        }
+      }
+    }
+  } else {  // the permutation of tiled_k8_offset: a lane's four channels are consecutive
+    const uint2 u = *reinterpret_cast<const uint2*>(row + 16 * step + 4 * quad);
+    const float unit = is_bf16 ? 1.0F / kQueryUnit : 1.0F;
+    float2 f0 = unpack_query(u.x, is_bf16);
+    float2 f1 = unpack_query(u.y, is_bf16);
+    f0 = {f0.x * unit, f0.y * unit};
+    f1 = {f1.x * unit, f1.y * unit};
+    if constexpr (C.key == DType::kE4M3) {
+      b[0] = ptx::pack_16bit<false>(f0.x, f0.y);
+      b[1] = ptx::pack_16bit<false>(f1.x, f1.y);
+    } else {
+      b[0] = ptx::pack_16bit<false>(f0.x, f1.x);
+      b[1] = ptx::pack_16bit<false>(f0.y, f1.y);
+      const float2 r0 = unpack_query(b[0], false);  // as rounded: the offset must cancel exactly
+      const float2 r1 = unpack_query(b[1], false);
+      total += (r0.x + r0.y) + (r1.x + r1.y);
+    }
+  }
+}
+
+template <DecodeConfig C>
+__device__ __forceinline__ void load_queries(const uint16_t* q, int group, bool is_bf16, LanePlace at,
+                                             QueryFragments<C>& queries) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    const int column = tile * kColumnsPerTile + at.row;
+    float total = 0.0F;
+#pragma unroll
+    for (int step = 0; step < C.head_dim / 16; ++step) {
+      queries.b[tile][step][0] = queries.b[tile][step][1] = 0;
+      if (column < group)
+        load_query_step<C>(q + column * C.head_dim, step, at.quad, is_bf16, queries.b[tile][step], total);
+    }
+    queries.offset[tile][0] = queries.offset[tile][1] = 0.0F;
+    if constexpr (C.key == DType::kI8) {
+      total += __shfl_xor_sync(~0U, total, 1);
+      total += __shfl_xor_sync(~0U, total, 2);
+      queries.offset[tile][0] = -kI8Offset * __shfl_sync(~0U, total, 8 * at.quad);
+      queries.offset[tile][1] = -kI8Offset * __shfl_sync(~0U, total, 8 * at.quad + 4);
+    }
+  }
+}
+
+// --- scores of one page: raw products, before any scale
+
+template <DecodeConfig C>
+__device__ __forceinline__ void score_page(const std::byte* keys, LanePlace at, const QueryFragments<C>& queries,
+                                           Scores<C>& scores) {
+  constexpr int kChains = 4 / C.column_tiles;  // independent accumulators hide the latency of the tensor cores
+  float sums[C.column_tiles][kChains][4] = {};
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    sums[tile][0][0] = sums[tile][0][2] = queries.offset[tile][0];
+    sums[tile][0][1] = sums[tile][0][3] = queries.offset[tile][1];
+  }
+  const uint4* fragments = reinterpret_cast<const uint4*>(keys) + at.lane;
+#pragma unroll
+  for (int load = 0; load < C.k_block_bytes() / 512; ++load) {
+    const uint4 raw = fragments[load * 32];
+    if constexpr (C.k_bytes() == 2) {
+#pragma unroll
+      for (int tile = 0; tile < C.column_tiles; ++tile)
+        ptx::mma_16x8x16<C.key == DType::kBF16>(sums[tile][load % kChains], raw.x, raw.y, raw.z, raw.w,
+                                                queries.b[tile][load]);
+    } else {
+      uint32_t low[4], high[4];
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        if constexpr (C.key == DType::kE4M3) {
+          widen_e4m3(words[w], low[w], high[w]);
+        } else {
+          widen_i8(words[w], low[w], high[w]);
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < C.column_tiles; ++tile) {
+        ptx::mma_16x8x16<false>(sums[tile][2 * load % kChains], low[0], low[1], high[0], high[1],
+                                queries.b[tile][2 * load]);
+        ptx::mma_16x8x16<false>(sums[tile][(2 * load + 1) % kChains], low[2], low[3], high[2], high[3],
+                                queries.b[tile][2 * load + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[tile][i] = sums[tile][0][i] + sums[tile][1][i];
+      if constexpr (kChains == 4) scores[tile][i] += sums[tile][2][i] + sums[tile][3][i];
+    }
+  }
+}
+
+// --- dynamic value scales
+// Weight times scale must fit FP16 for any scale. A scale is split into 2^power (power >= -40) and a rest in [1, 2)
+// (smaller only for scales below 2^-40); the max of the softmax is taken over score + power, so the products stay in
+// range, and the sum divides by 2^power exactly.
+struct ValueScale {
+  float power, rest, inverse_power;
+  __device__ __forceinline__ explicit ValueScale(float scale) {
+    const int exponent = ::max(static_cast<int>(__float_as_uint(scale) >> 23) - 127, -40);
+    power = static_cast<float>(exponent);
+    inverse_power = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
+    rest = scale * inverse_power;
+  }
+};
+
+// --- softmax of one page
+
+// Above the running max by more than this (log2 units) the state is rescaled; until then weights stay below 2^5.
+inline constexpr float kLazyMaxStep = 5.0F;
+
+template <DecodeConfig C>
+__device__ __forceinline__ void raise_max(const Scores<C>& scores, WarpState<C>& state) {
+  float top[C.column_tiles][2];
+  bool above = false;
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      top[tile][j] = fmaxf(scores[tile][j], scores[tile][j + 2]);
+      above = above || top[tile][j] > state.max[tile][j] + kLazyMaxStep;
+    }
+  }
+  if (!__any_sync(~0U, above)) return;
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    float keep[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2)
+        top[tile][j] = fmaxf(top[tile][j], __shfl_xor_sync(~0U, top[tile][j], step));
+      top[tile][j] = fmaxf(top[tile][j], state.max[tile][j]);
+      keep[j] = ptx::exp2_approx(state.max[tile][j] - top[tile][j]);
+      state.max[tile][j] = top[tile][j];
+      state.sum[tile][j] *= keep[j];
+    }
+#pragma unroll
+    for (int i = 0; i < C.head_dim / 16; ++i) {
+      state.out[tile][i][0] *= keep[0];
+      state.out[tile][i][1] *= keep[1];
+      state.out[tile][i][2] *= keep[0];
+      state.out[tile][i][3] *= keep[1];
+    }
+  }
+}
+
+// Turns scores into weights and adds them to the sums. With dynamic value scales the weights come back times scale.
+template <DecodeConfig C>
+__device__ __forceinline__ void weigh_page(const float* value_scales, LanePlace at, Scores<C>& scores,
+                                           WarpState<C>& state) {
+  if constexpr (C.v_dynamic) {
+    const ValueScale upper(value_scales[at.row]), lower(value_scales[at.row + 8]);
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+      scores[tile][0] += upper.power, scores[tile][1] += upper.power;
+      scores[tile][2] += lower.power, scores[tile][3] += lower.power;
+    }
+    raise_max<C>(scores, state);
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float a = ptx::exp2_approx(scores[tile][j] - state.max[tile][j]);
+        const float b = ptx::exp2_approx(scores[tile][j + 2] - state.max[tile][j]);
+        state.sum[tile][j] = fmaf(a, upper.inverse_power, fmaf(b, lower.inverse_power, state.sum[tile][j]));
+        scores[tile][j] = a * upper.rest;
+        scores[tile][j + 2] = b * lower.rest;
+      }
+    }
+  } else {
+    raise_max<C>(scores, state);
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        scores[tile][j] = ptx::exp2_approx(scores[tile][j] - state.max[tile][j]);
+        scores[tile][j + 2] = ptx::exp2_approx(scores[tile][j + 2] - state.max[tile][j]);
+        state.sum[tile][j] += scores[tile][j] + scores[tile][j + 2];
+      }
+    }
+  }
+}
+
+// --- values of one page
+
+template <DecodeConfig C>
+__device__ __forceinline__ void add_values(const std::byte* values, LanePlace at, const Scores<C>& weights,
+                                           WarpState<C>& state) {
+  constexpr bool kBf16 = C.value == DType::kBF16;
+  uint32_t b[C.column_tiles][2];
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    b[tile][0] = ptx::transpose_8x8(ptx::pack_16bit<kBf16>(weights[tile][0], weights[tile][1]));
+    b[tile][1] = ptx::transpose_8x8(ptx::pack_16bit<kBf16>(weights[tile][2], weights[tile][3]));
+  }
+  const uint4* fragments = reinterpret_cast<const uint4*>(values) + at.lane;
+#pragma unroll
+  for (int load = 0; load < C.v_block_bytes() / 512; ++load) {
+    const uint4 raw = fragments[load * 32];
+    if constexpr (C.v_bytes() == 2) {
+#pragma unroll
+      for (int tile = 0; tile < C.column_tiles; ++tile)
+        ptx::mma_16x8x16<kBf16>(state.out[tile][load], raw.x, raw.y, raw.z, raw.w, b[tile]);
+    } else {
+      uint32_t low[4], high[4];
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) widen_e4m3(words[w], low[w], high[w]);
+#pragma unroll
+      for (int tile = 0; tile < C.column_tiles; ++tile) {
+        ptx::mma_16x8x16<false>(state.out[tile][2 * load], low[0], low[1], high[0], high[1], b[tile]);
+        ptx::mma_16x8x16<false>(state.out[tile][2 * load + 1], low[2], low[3], high[2], high[3], b[tile]);
+      }
+    }
+  }
+}
+
+// --- the last page of a sequence
+// Slots from `valid` on hold whatever was there before, NaN included: their scores become -inf (their keys are never
+// looked at again), their values zero (0 * NaN is NaN) and their value scales one. Each lane clears the bytes it will
+// read itself.
+template <DecodeConfig C>
+__device__ __forceinline__ void clear_unused_values(std::byte* values, float* value_scales, int valid, LanePlace at) {
+  auto pair_mask = [&](int slot) { return (slot < valid ? 0x0000ffffU : 0U) | (slot + 1 < valid ? 0xffff0000U : 0U); };
+  const uint32_t first = pair_mask(2 * at.quad), second = pair_mask(2 * at.quad + 8);
+  uint4* fragments = reinterpret_cast<uint4*>(values) + at.lane;
+#pragma unroll
+  for (int load = 0; load < C.v_block_bytes() / 512; ++load) {
+    uint4 raw = fragments[load * 32];
+    if constexpr (C.v_bytes() == 2) {
+      raw = {raw.x & first, raw.y & first, raw.z & second, raw.w & second};
+    } else {  // bytes: slots 2 * quad, + 1, + 8, + 9
+      const uint32_t mask = __byte_perm(first, second, 0x6420);
+      raw = {raw.x & mask, raw.y & mask, raw.z & mask, raw.w & mask};
+    }
+    fragments[load * 32] = raw;
+  }
+  if constexpr (C.v_dynamic) {
+    if (at.lane >= valid && at.lane < kPageSize) value_scales[at.lane] = 1.0F;
+    __syncwarp();
+  }
+}
+
+template <DecodeConfig C>
+__device__ __forceinline__ void mask_unused_scores(int valid, LanePlace at, Scores<C>& scores) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    if (at.row >= valid) scores[tile][0] = scores[tile][1] = -INFINITY;
+    if (at.row + 8 >= valid) scores[tile][2] = scores[tile][3] = -INFINITY;
+  }
+}
+
+}  // namespace asymkv::cuda

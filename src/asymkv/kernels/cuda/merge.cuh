@@ -1,0 +1,289 @@
+#pragma once
+
+#include "asymkv/kernels/cuda/fragments.cuh"
+
+// Partial softmax states become one: warps of a CTA through shared memory, CTAs of one (sequence, KV head) over a
+// cluster or by the last one to arrive. A state is (max in log2 units, sum, out); the empty one has max -inf and sum 0.
+namespace asymkv::cuda {
+
+// Weight of a state with max `max` under the common max; an empty state weighs nothing, also when all are empty.
+__device__ __forceinline__ float merge_weight(float max, float common) {
+  return max == -INFINITY ? 0.0F : ptx::exp2_approx(max - common);
+}
+
+// Where the merged result of one query goes.
+template <DecodeConfig C>
+struct OutputWriter {
+  const DecodeParams& p;
+  float value_scale;  // the fixed one, else 1
+
+  // N consecutive channels of one query head.
+  template <int N>
+  __device__ __forceinline__ void store(int sequence, int q_head, int channel, const float (&out)[N], float max,
+                                        float sum) const {
+    const int row = sequence * p.num_kv_heads * p.group + q_head;
+    const float factor = sum > 0.0F ? value_scale / sum : 0.0F;
+    uint32_t packed[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const float low = out[2 * i] * factor, high = out[2 * i + 1] * factor;
+      packed[i] = p.q_is_bf16 ? ptx::pack_16bit<true>(low, high) : ptx::pack_16bit<false>(low, high);
+    }
+    auto* at = static_cast<uint16_t*>(p.out) + static_cast<size_t>(row) * C.head_dim + channel;
+    if constexpr (N == 2) {
+      *reinterpret_cast<uint32_t*>(at) = packed[0];
+    } else {
+      *reinterpret_cast<uint2*>(at) = make_uint2(packed[0], packed[1]);
+    }
+    constexpr float kLn2 = 0.693147180559945F;
+    if (p.lse != nullptr && channel == 0) p.lse[row] = sum > 0.0F ? (max + log2f(sum)) * kLn2 : -INFINITY;
+  }
+};
+
+// Shared-memory side by side of the warps' states.
+struct MergeSlots {
+  float2* state;  // [slot][column] {max, sum}
+  float* out;     // [slot][group][head_dim + 4]
+};
+
+template <DecodeConfig C>
+inline constexpr int kMergeRow = C.head_dim + 4;  // padded: lanes of a quad row hit different banks
+
+template <DecodeConfig C>
+__device__ __forceinline__ void put_state(const WarpState<C>& state, int slot, int group, LanePlace at,
+                                          const MergeSlots& slots) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int column = tile * kColumnsPerTile + 2 * at.quad + j;
+      if (column < group) {
+        float* row = slots.out + (slot * group + column) * kMergeRow<C> + at.row;
+#pragma unroll
+        for (int i = 0; i < C.head_dim / 16; ++i) {
+          row[16 * i] = state.out[tile][i][j];
+          row[16 * i + 8] = state.out[tile][i][j + 2];
+        }
+      }
+      if (at.row == 0) slots.state[slot * C.columns() + column] = make_float2(state.max[tile][j], state.sum[tile][j]);
+    }
+  }
+}
+
+template <DecodeConfig C>
+__device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int group, LanePlace at,
+                                             const MergeSlots& slots) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int column = tile * kColumnsPerTile + 2 * at.quad + j;
+      const float2 other = slots.state[slot * C.columns() + column];
+      const float common = fmaxf(state.max[tile][j], other.x);
+      const float mine = merge_weight(state.max[tile][j], common), theirs = merge_weight(other.x, common);
+      state.max[tile][j] = common;
+      state.sum[tile][j] = state.sum[tile][j] * mine + other.y * theirs;
+      if (column < group) {
+        const float* row = slots.out + (slot * group + column) * kMergeRow<C> + at.row;
+#pragma unroll
+        for (int i = 0; i < C.head_dim / 16; ++i) {
+          state.out[tile][i][j] = state.out[tile][i][j] * mine + row[16 * i] * theirs;
+          state.out[tile][i][j + 2] = state.out[tile][i][j + 2] * mine + row[16 * i + 8] * theirs;
+        }
+      }
+    }
+  }
+}
+
+// Leaves the states of all warps in the slots, at most merge_slots() of them; ends with a CTA barrier.
+// Returns the number of slots in use.
+template <DecodeConfig C>
+__device__ __forceinline__ int gather_warps(WarpState<C>& state, int warp, int warps, int group, LanePlace at,
+                                            const MergeSlots& slots) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) state.sum[tile][j] += __shfl_xor_sync(~0U, state.sum[tile][j], step);
+    }
+  }
+  constexpr int kSlots = C.merge_slots();
+  if (warps > kSlots) {  // two rounds, so that shared memory holds kSlots states only
+    if (warp >= kSlots) put_state<C>(state, warp - kSlots, group, at, slots);
+    __syncthreads();
+    if (warp < kSlots) {
+      if (warp + kSlots < warps) absorb_state<C>(state, warp, group, at, slots);
+      __syncwarp();
+      put_state<C>(state, warp, group, at, slots);
+    }
+  } else {
+    put_state<C>(state, warp, group, at, slots);
+  }
+  __syncthreads();
+  return min(warps, kSlots);
+}
+
+// Two channels of one query over all slots.
+struct PairState {
+  float max, sum;
+  float2 out;
+};
+
+template <DecodeConfig C>
+__device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int num_slots, int group, int column,
+                                                 int channel) {
+  PairState merged{-INFINITY, 0.0F, {0.0F, 0.0F}};
+#pragma unroll
+  for (int slot = 0; slot < C.merge_slots(); ++slot)
+    if (slot < num_slots) merged.max = fmaxf(merged.max, slots.state[slot * C.columns() + column].x);
+#pragma unroll
+  for (int slot = 0; slot < C.merge_slots(); ++slot) {
+    if (slot >= num_slots) continue;
+    const float2 state = slots.state[slot * C.columns() + column];
+    const float weight = merge_weight(state.x, merged.max);
+    const float2 out = *reinterpret_cast<const float2*>(slots.out + (slot * group + column) * kMergeRow<C> + channel);
+    merged.sum = fmaf(state.y, weight, merged.sum);
+    merged.out.x = fmaf(out.x, weight, merged.out.x);
+    merged.out.y = fmaf(out.y, weight, merged.out.y);
+  }
+  return merged;
+}
+
+// --- over a cluster: every CTA sends slice r of its result to rank r, which merges and stores it
+struct PeerSlots {
+  float2* state;  // [rank][group] {max, sum}
+  float2* out;    // [rank][slice]
+};
+
+template <DecodeConfig C>
+__device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segment& segment, const MergeSlots& slots,
+                                              int num_slots, const PeerSlots& peers, const OutputWriter<C>& writer) {
+  const int ranks = p.cluster_size, pairs = p.group * (C.head_dim / 2), slice = pairs / ranks;
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  ptx::cluster_wait();  // the peers have started: their shared memory may be written
+  for (int e = threadIdx.x; e < pairs; e += blockDim.x) {
+    const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2), owner = e / slice;
+    const PairState merged = merge_slots<C>(slots, num_slots, p.group, column, 2 * pair);
+    ptx::store_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), owner, merged.out);
+    if (pair < ranks)
+      ptx::store_peer(ptx::shared_address(peers.state + rank * p.group + column), pair,
+                      make_float2(merged.max, merged.sum));
+  }
+  __syncwarp();
+  ptx::cluster_arrive_release();
+  ptx::cluster_wait();
+  for (int e = threadIdx.x; e < slice; e += blockDim.x) {
+    const int whole = rank * slice + e, column = whole / (C.head_dim / 2), channel = whole % (C.head_dim / 2) * 2;
+    float common = -INFINITY, sum = 0.0F, out[2] = {0.0F, 0.0F};
+    for (int r = 0; r < ranks; ++r) common = fmaxf(common, peers.state[r * p.group + column].x);
+    for (int r = 0; r < ranks; ++r) {
+      const float2 state = peers.state[r * p.group + column], part = peers.out[r * slice + e];
+      const float weight = merge_weight(state.x, common);
+      sum = fmaf(state.y, weight, sum);
+      out[0] = fmaf(part.x, weight, out[0]);
+      out[1] = fmaf(part.y, weight, out[1]);
+    }
+    writer.template store<2>(segment.sequence, segment.kv_head * p.group + column, channel, out, common, sum);
+  }
+}
+
+// --- through global memory: the last CTA to arrive reads all partial results of its (sequence, KV head)
+
+// Four channels of one query over the partials first, first + step, ...
+template <DecodeConfig C>
+struct QuadState {
+  float max = -INFINITY, sum = 0.0F;
+  float out[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+
+  __device__ __forceinline__ void add(float other_max, float other_sum, const float4& other) {
+    const float common = fmaxf(max, other_max);
+    const float mine = merge_weight(max, common), theirs = merge_weight(other_max, common);
+    max = common;
+    sum = sum * mine + other_sum * theirs;
+    out[0] = out[0] * mine + other.x * theirs;
+    out[1] = out[1] * mine + other.y * theirs;
+    out[2] = out[2] * mine + other.z * theirs;
+    out[3] = out[3] * mine + other.w * theirs;
+  }
+
+  // Reads kInFlight partials at a time, all loads before the first use.
+  template <int kInFlight>
+  __device__ __forceinline__ void add_partials(const DecodeParams& p, const Segment& segment, int column, int channel,
+                                               int begin, int step) {
+    for (int k = begin; k < segment.num_partials; k += step * kInFlight) {
+      float2 states[kInFlight];
+      float4 outs[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        states[i] = make_float2(-INFINITY, 0.0F);
+        outs[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+        const int partial = k + i * step;
+        if (partial < segment.num_partials) {
+          const size_t row = static_cast<size_t>(segment.first_partial + partial) * p.group + column;
+          states[i] = __ldcg(reinterpret_cast<const float2*>(p.partial_state) + row);
+          outs[i] = __ldcg(reinterpret_cast<const float4*>(p.partial_out + row * C.head_dim + channel));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) add(states[i].x, states[i].y, outs[i]);
+    }
+  }
+};
+
+// One warp does it while the CTA goes on with its next segment.
+template <DecodeConfig C>
+__device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segment& segment, int lane,
+                                               const OutputWriter<C>& writer) {
+  int32_t* counter = p.arrivals + segment.sequence * p.num_kv_heads + segment.kv_head;
+  int before = lane == 0 ? ptx::arrive(counter) : 0;
+  before = __shfl_sync(~0U, before, 0);
+  if (before != segment.num_partials - 1) return;
+  if (lane == 0) *counter = 0;
+  for (int e = lane; e < p.group * (C.head_dim / 4); e += 32) {
+    const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
+    QuadState<C> total;
+    total.template add_partials<4>(p, segment, column, channel, 0, 1);
+    writer.template store<4>(segment.sequence, segment.kv_head * p.group + column, channel, total.out, total.max,
+                             total.sum);
+  }
+}
+
+// The whole CTA does it: up to four thread groups share the partials of each element.
+template <DecodeConfig C>
+__device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segment& segment, float* scratch, int* flag,
+                                              const OutputWriter<C>& writer) {
+  int32_t* counter = p.arrivals + segment.sequence * p.num_kv_heads + segment.kv_head;
+  if (threadIdx.x == 0) {
+    *flag = ptx::arrive(counter) == segment.num_partials - 1;
+    if (*flag) *counter = 0;
+  }
+  __syncthreads();
+  if (!*flag) return;
+  const int elems = p.group * (C.head_dim / 4);
+  const int shares = max(1, min(4, static_cast<int>(blockDim.x) / elems));
+  for (int begin = 0; begin < elems; begin += blockDim.x / shares) {
+    const int share = threadIdx.x / (blockDim.x / shares), e = begin + threadIdx.x % (blockDim.x / shares);
+    const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
+    const bool active = share < shares && e < elems;
+    QuadState<C> total;
+    if (active) total.template add_partials<8>(p, segment, column, channel, share, shares);
+    if (active && share > 0) {
+      float* to = scratch + ((share - 1) * elems + e) * 6;
+      to[0] = total.max, to[1] = total.sum;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[2 + i] = total.out[i];
+    }
+    __syncthreads();
+    if (active && share == 0) {
+      for (int s = 1; s < shares; ++s) {
+        const float* from = scratch + ((s - 1) * elems + e) * 6;
+        total.add(from[0], from[1], make_float4(from[2], from[3], from[4], from[5]));
+      }
+      writer.template store<4>(segment.sequence, segment.kv_head * p.group + column, channel, total.out, total.max,
+                               total.sum);
+    }
+  }
+}
+
+}  // namespace asymkv::cuda

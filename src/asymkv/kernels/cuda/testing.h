@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "asymkv/kernels/cuda/decode_launch.h"
+#include "asymkv/kv/cache.h"
+#include "asymkv/kv/tiled_layout.h"
+#include "asymkv/ops/attention.h"
+
+// Cases for the device tests: caches with random rows, poisoned slots and shuffled pages, run on the device and through
+// the host oracle.
+namespace asymkv::cuda::testing {
+
+struct DecodeCase {
+  KvFormat format;
+  int64_t num_kv_heads = 2;
+  int64_t group = 4;
+  int64_t head_dim = 128;
+  std::vector<int32_t> seq_lens;
+  DType q_dtype = DType::kBF16;
+  LaunchShape shape = {};       // zeros: the planner's choice
+  double bias_magnitude = 0.0;  // of the vector removed from pre-bias keys, per slow pair
+  bool large_rows = false;      // some rows a thousand times larger
+  uint64_t seed = 1;
+  std::string describe() const;
+};
+
+struct DecodeOutcome {
+  double rel_l2 = 0.0;     // whole output against the oracle
+  double worst_row = 0.0;  // largest relative L2 of a (sequence, head) row
+  double max_lse_error = 0.0;
+  bool sentinels_intact = true;
+  bool empty_rows_zero = true;
+  bool repeat_equal = true;  // a second launch gives the same bits
+  DecodePlan plan;
+};
+
+// Runs one case on the current device and compares it with kernels/ref.
+DecodeOutcome run_decode_case(const DecodeCase& test_case);
+
+// Why a case failed, or an empty string. Limits: rel_l2 <= 0.4 %, worst row <= 1 %, LSE within 2e-3.
+std::string judge(const DecodeOutcome& outcome);
+
+}  // namespace asymkv::cuda::testing
