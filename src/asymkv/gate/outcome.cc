@@ -4,7 +4,7 @@
 #include <set>
 
 #include "asymkv/base/error.h"
-#include "asymkv/gate/json_fields.h"
+#include "asymkv/base/json_fields.h"
 #include "asymkv/gate/jsonl_reader.h"
 
 namespace asymkv {

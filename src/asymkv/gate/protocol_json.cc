@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
-#include "asymkv/gate/json_fields.h"
+#include "asymkv/base/json_fields.h"
 #include "asymkv/gate/protocol.h"
 
 namespace asymkv {

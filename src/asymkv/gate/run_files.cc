@@ -5,7 +5,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
-#include "asymkv/gate/json_fields.h"
+#include "asymkv/base/json_fields.h"
 
 namespace asymkv::run_files {
 namespace {

@@ -1,4 +1,4 @@
-#include "asymkv/gate/json_fields.h"
+#include "asymkv/base/json_fields.h"
 
 #include <utility>
 
