@@ -227,6 +227,15 @@ class TileSource {
 
   static bool all_finite(VecNarrow zeros) { return hn::AllTrue(Narrow(), hn::Eq(zeros, zeros)); }
 
+  struct RowPlace {
+    int64_t page;
+    int64_t slot;
+  };
+  RowPlace place_of(int64_t position) const {
+    const int64_t page_size = sequence_.cache.layout->geometry().page_size;
+    return {page_index(sequence_.pages[static_cast<size_t>(position / page_size)]), position % page_size};
+  }
+
   bool load_fresh(const Tile& tile) {
     const int64_t row = (tile.first_pos - sequence_.query_pos) * params_.num_kv_heads + kv_head_;
     const int64_t k_stride = params_.num_kv_heads * params_.k_head_dim;
@@ -252,13 +261,11 @@ class TileSource {
   void load_stored_keys(const Tile& tile) {
     const KvLayerView& cache = sequence_.cache;
     const KvLayout& layout = *cache.layout;
-    const int64_t page_size = layout.geometry().page_size;
     const KeyTransform* transform = cache.transform;
     const float* removed = transform == nullptr ? nullptr : transform->removed_of(kv_head_);
     for (int64_t j = 0; j < tile.num_keys; ++j) {
       const int64_t position = tile.first_pos + j;
-      const int64_t page = page_index(sequence_.pages[static_cast<size_t>(position / page_size)]);
-      const int64_t slot = position % page_size;
+      const auto [page, slot] = place_of(position);
       float* row = rows_ + j * params_.k_head_dim;
       widen_row<kType>(cache.k_plane + layout.k_row_offset_bytes(page, kv_head_, slot),
                        cache.k_scale(page, kv_head_, slot), params_.k_head_dim, row);
@@ -271,12 +278,9 @@ class TileSource {
   bool load_stored_values(const Tile& tile) {
     const KvLayerView& cache = sequence_.cache;
     const KvLayout& layout = *cache.layout;
-    const int64_t page_size = layout.geometry().page_size;
     VecNarrow finite = hn::Zero(Narrow());
     for (int64_t j = 0; j < tile.num_keys; ++j) {
-      const int64_t position = tile.first_pos + j;
-      const int64_t page = page_index(sequence_.pages[static_cast<size_t>(position / page_size)]);
-      const int64_t slot = position % page_size;
+      const auto [page, slot] = place_of(tile.first_pos + j);
       widen_row<kType>(cache.v_plane + layout.v_row_offset_bytes(page, kv_head_, slot),
                        cache.v_scale(page, kv_head_, slot), params_.v_head_dim, rows_);
       finite = pack_value(rows_, j, params_.v_head_dim, values_, finite);

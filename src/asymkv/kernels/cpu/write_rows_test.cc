@@ -190,7 +190,8 @@ TEST(WriteKv, RefusesSlotsOutsideThePlaneAndMixedFreshTypes) {
     params.targets = targets;
     const RefAttention ref;
     const std::unique_ptr<AttentionBackend> cpu = make_cpu_attention();
-    for (const AttentionBackend* backend : {static_cast<const AttentionBackend*>(&ref), cpu.get()}) {
+    for (const AttentionBackend* backend :
+         {static_cast<const AttentionBackend*>(&ref), static_cast<const AttentionBackend*>(cpu.get())}) {
       try {
         backend->write_kv(params);
         ADD_FAILURE() << "accepted";
