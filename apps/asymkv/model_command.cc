@@ -143,7 +143,7 @@ void print_geometry(const ModelFiles& model) {
   fmt::print(stderr, "{}  ({}, {})\n", model.path.string(), c.model_type, model.container);
   fmt::print(stderr, "  layers {}  hidden {}  MLP {}  heads {}/{} x {}  vocabulary {}\n", c.num_layers, c.hidden_size,
              c.intermediate_size, c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size);
-  fmt::print(stderr, "  context {}  rope theta {} ({})  rms eps {}\n", c.max_position_embeddings, c.rope_theta,
+  fmt::print(stderr, "  context {}  rope theta {} ({})  rms eps {:.6g}\n", c.max_position_embeddings, c.rope_theta,
              rope_scaling_name(c.rope_scaling.kind), c.rms_norm_eps);
   fmt::print(stderr, "  embeddings {}  QKV bias {}  O bias {}  native KV type {}\n",
              c.tie_word_embeddings ? "tied" : "untied", c.qkv_bias ? "yes" : "no", c.o_bias ? "yes" : "no",
