@@ -105,9 +105,11 @@ def check_cuda_headers(tree):
 
 
 def check_folder_readmes(tree):
+    """Every folder of sources is described by its own README.md or by that of a folder above it, below src/asymkv."""
+    described = {os.path.dirname(name) for name in tree.files if name.endswith("/README.md")} - {"src/asymkv", "src"}
     folders = {os.path.dirname(name) for name in tree.code("src/asymkv/")}
     return [f"{folder}:1: has sources but no README.md" for folder in sorted(folders)
-            if f"{folder}/README.md" not in tree.files]
+            if not any(folder == known or folder.startswith(known + "/") for known in described)]
 
 
 def check_file_sizes(tree):
@@ -126,7 +128,7 @@ def check_no_generic_fp8(tree):
     for name in tree.code("src/") + tree.code("apps/"):
         for number, line in enumerate(strip_comments_and_strings(tree.text(name)).splitlines(), 1):
             for word in re.findall(r"\w*fp8\w*", line, flags=re.I):
-                if not re.match(r"(__nv_fp8\w*|cuda_fp8|__NV_\w+|CUDA_R_8F_\w+)$", word):
+                if not re.match(r"(__nv_\w+|cuda_fp8|__NV_\w+|CUDA_R_8F_\w+)$", word):
                     found.append(f"{name}:{number}: \"{word}\" is no exact type; say e4m3")
     return found
 
@@ -266,5 +268,21 @@ def check_shell_blocks(tree, subcommands):
     return found
 
 
+def check_golden_examples(tree):
+    """Every line of a ```golden FILE block of a document is a line of tests/golden/kv/FILE."""
+    found = []
+    for name in documents(tree):
+        golden = None
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            if line.startswith("```"):
+                golden = line.split()[1] if golden is None and line.startswith("```golden ") else None
+            elif golden is not None:
+                path = f"tests/golden/kv/{golden}"
+                if path not in tree.files or line not in tree.text(path).splitlines():
+                    found.append(f"{name}:{number}: these bytes are not in {path}")
+    return found
+
+
 TREE_CHECKS = [check_include_ladder, check_cuda_headers, check_folder_readmes, check_file_sizes, check_no_generic_fp8,
-               check_no_literal_two, check_document_paths, check_no_machine_text, check_commit_subjects]
+               check_no_literal_two, check_document_paths, check_golden_examples, check_no_machine_text,
+               check_commit_subjects]

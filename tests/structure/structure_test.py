@@ -95,11 +95,11 @@ class PlantedViolations(unittest.TestCase):
         self.expect(checks.check_cuda_headers, "src/asymkv/kernels/cpu/planted.h", '#include "cutlass/cutlass.h"\n')
 
     def test_folder_without_readme(self):
-        folder = "src/asymkv/kv/deep"
-        (self.copy / folder).mkdir()
+        folder = "src/asymkv/undescribed/deep"
+        (self.copy / folder).mkdir(parents=True)
         (self.copy / folder / "x.cc").write_text("int x;\n")
         found = checks.check_folder_readmes(checks.Tree(self.copy))
-        shutil.rmtree(self.copy / folder)
+        shutil.rmtree(self.copy / "src/asymkv/undescribed")
         self.assertIn(f"{folder}:1: has sources but no README.md", found)
 
     def test_file_size(self):
@@ -118,9 +118,12 @@ class PlantedViolations(unittest.TestCase):
         self.expect(checks.check_document_paths, "docs/planted.md", "See `src/asymkv/kv/nothing.h`.\n", "nothing.h")
         self.expect(checks.check_document_paths, "docs/planted.md", "See [it](nothing.md#top).\n", "nothing.md")
 
+    def test_golden_examples(self):
+        self.expect(checks.check_golden_examples, "docs/planted.md", "```golden bf16_bf16_none.txt\n00 11\n```\n", ":2:")
+
     def test_machine_text(self):
         self.expect(checks.check_no_machine_text, "docs/planted.md", "cd /" + "work/main\n", "one machine")
-        self.expect(checks.check_no_machine_text, "scripts/planted.sh", "pip --" + "index-url x\n")
+        self.expect(checks.check_no_machine_text, "scripts/planted.sh", "pip --index" + "-url x\n")
 
     def test_shell_blocks(self):
         check = lambda tree: checks.check_shell_blocks(tree, {"admit"})
