@@ -19,12 +19,11 @@ template <DecodeConfig C>
 class PageLoader {
  public:
   __device__ __forceinline__ PageLoader(const DecodeParams& p, const WarpRecord& record, uint32_t ring,
-                                        uint32_t barriers, int warp, int warps, int lane)
+                                        uint32_t barriers, int warp, int lane)
       : p_(p),
-        ring_(ring),
-        barriers_(barriers),
+        to_(ring),
+        barrier_(barriers),
         warp_(warp),
-        warps_(warps),
         lane_(lane),
         segment_idx_(__ldg(&record.segment_begin)),
         segment_end_(__ldg(&record.segment_end)),
@@ -32,11 +31,19 @@ class PageLoader {
     ids_ = __ldg(&record.page_ids[lane]);
   }
 
+  // First page of warp `warp` (and one past the last of the warp before it).
+  static __device__ __forceinline__ int share_of(const DecodeParams& p, const Segment& s, int warp) {
+    const auto pages = static_cast<uint32_t>((s.page_end - s.page_begin) * warp);
+    return s.page_begin + static_cast<int>(__umulhi(pages, p.per_warp));
+  }
+
   // Starts on a segment; `ids_known`: the record brought the first page ids.
-  __device__ __forceinline__ void begin(const Segment& s, bool ids_known) {
-    const int pages = s.page_end - s.page_begin;
-    page_ = s.page_begin + pages * warp_ / warps_;
-    end_ = s.page_begin + pages * (warp_ + 1) / warps_;
+  __device__ __forceinline__ void begin(const Segment& s) {
+    begin(s, share_of(p_, s, warp_), share_of(p_, s, warp_ + 1), false);
+  }
+  __device__ __forceinline__ void begin(const Segment& s, int page_begin, int page_end, bool ids_known) {
+    page_ = page_begin;
+    end_ = page_end;
     ids_base_ = page_;
     row_ = p_.page_table + s.page_row;
     blocks_ = p_.blocks + static_cast<size_t>(s.kv_head) * C.block_bytes();
@@ -50,17 +57,22 @@ class PageLoader {
     while (page_ >= end_) {
       if (segment_idx_ + 1 >= segment_end_) return;
       ++segment_idx_;
-      begin(load_segment(p_.segments + segment_idx_), false);
+      begin(load_segment(p_.segments + segment_idx_));
     }
     const size_t id = static_cast<size_t>(__shfl_sync(~0U, ids_, (page_ - ids_base_) & 31)) * p_.num_kv_heads;
     if (lane_ == 0) {
-      const uint32_t barrier = barriers_ + stage_ * 8, to = ring_ + stage_ * C.stage_bytes();
-      ptx::barrier_expect(barrier, C.block_bytes() + C.scale_bytes());
-      ptx::bulk_load(to, blocks_ + id * C.block_bytes(), C.block_bytes(), barrier, policy_);
+      ptx::barrier_expect(barrier_, C.block_bytes() + C.scale_bytes());
+      ptx::bulk_load(to_, blocks_ + id * C.block_bytes(), C.block_bytes(), barrier_, policy_);
       if constexpr (C.scale_bytes() > 0)
-        ptx::bulk_load(to + C.block_bytes(), scales_ + id * C.scale_bytes(), C.scale_bytes(), barrier);
+        ptx::bulk_load(to_ + C.block_bytes(), scales_ + id * C.scale_bytes(), C.scale_bytes(), barrier_);
     }
-    if (++stage_ == p_.stages) stage_ = 0;
+    to_ += C.stage_bytes();
+    barrier_ += 8;
+    if (++stage_ == p_.stages) {
+      stage_ = 0;
+      to_ -= p_.stages * C.stage_bytes();
+      barrier_ -= p_.stages * 8;
+    }
     if (++page_ - ids_base_ == kRecordPages) {
       ids_ = next_ids_;
       ids_base_ += kRecordPages;
@@ -79,8 +91,8 @@ class PageLoader {
   }
 
   const DecodeParams& p_;
-  uint32_t ring_, barriers_;
-  int warp_, warps_, lane_;
+  uint32_t to_, barrier_;  // of the next stage, in shared memory
+  int warp_, lane_;
   int segment_idx_, segment_end_;
   uint64_t policy_;
   int page_ = 0, end_ = 0, ids_base_ = 0, stage_ = 0;
@@ -90,10 +102,11 @@ class PageLoader {
   const std::byte* scales_ = nullptr;
 };
 
-// Scales and bias of one page: raw products become logits in log2 units.
+// Scales, bias and penalty of one page: raw products become logits in log2 units.
 template <DecodeConfig C>
-__device__ __forceinline__ void finish_scores(const float* key_scales, float factor, const WindowBias<C>& bias,
-                                              int slot_in_window, LanePlace at, Scores<C>& scores) {
+__device__ __forceinline__ void finish_scores(const float* key_scales, float factor, RowPenalty penalty,
+                                              const WindowBias<C>& bias, int slot_in_window, LanePlace at,
+                                              Scores<C>& scores) {
   float upper = factor, lower = factor;
   if constexpr (C.k_dynamic) {
     upper *= key_scales[at.row];
@@ -103,14 +116,13 @@ __device__ __forceinline__ void finish_scores(const float* key_scales, float fac
   for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
+      scores[tile][j] = fmaf(scores[tile][j], upper, penalty.upper);
+      scores[tile][j + 2] = fmaf(scores[tile][j + 2], lower, penalty.lower);
       if constexpr (C.prebias) {
         constexpr float kHalfWindow = kWindowPages * kPageSize / 2;
         const float x = static_cast<float>(slot_in_window + at.row) * (1.0F / kHalfWindow) - 1.0F;
-        scores[tile][j] = fmaf(scores[tile][j], upper, bias.at(tile, j, x));
-        scores[tile][j + 2] = fmaf(scores[tile][j + 2], lower, bias.at(tile, j, x + 8.0F / kHalfWindow));
-      } else {
-        scores[tile][j] *= upper;
-        scores[tile][j + 2] *= lower;
+        scores[tile][j] += bias.at(tile, j, x);
+        scores[tile][j + 2] += bias.at(tile, j, x + 8.0F / kHalfWindow);
       }
     }
   }
@@ -121,19 +133,15 @@ template <DecodeConfig C>
 __device__ __forceinline__ void attend_page(std::byte* stage, int valid, int slot_in_window, float factor, LanePlace at,
                                             const QueryFragments<C>& queries, const WindowBias<C>& bias,
                                             WarpState<C>& state) {
-  std::byte* values = stage + C.k_block_bytes();
-  float* key_scales = reinterpret_cast<float*>(stage + C.block_bytes());
-  float* value_scales = key_scales + (C.k_dynamic ? kPageSize : 0);
+  RowPenalty penalty;
+  if (valid < kPageSize) penalty = clear_unused_slots<C>(stage, valid, at);
+  const float* key_scales = reinterpret_cast<const float*>(stage + C.block_bytes());
+  const float* value_scales = key_scales + (C.k_dynamic ? kPageSize : 0);
   Scores<C> scores;
   score_page<C>(stage, at, queries, scores);
-  finish_scores<C>(key_scales, factor, bias, slot_in_window, at, scores);
-  if (valid < kPageSize) {
-    mask_unused_scores<C>(valid, at, scores);
-    clear_unused_values<C>(values, value_scales, valid, at);
-  }
+  finish_scores<C>(key_scales, factor, penalty, bias, slot_in_window, at, scores);
   weigh_page<C>(value_scales, at, scores, state);
-  add_values<C>(values, at, scores, state);
-  if (valid < kPageSize) ptx::fence_async_proxy();  // the stage is overwritten by a bulk copy next
+  add_values<C>(stage + C.k_block_bytes(), at, scores, state);
 }
 
 template <uint32_t kCode>
@@ -141,8 +149,8 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     decode_kernel(const __grid_constant__ DecodeParams p) {
   constexpr DecodeConfig C = DecodeConfig::from_code(kCode);
   extern __shared__ __align__(1024) std::byte smem[];
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const LanePlace at(threadIdx.x % 32);
+  const int warp = ptx::keep_in_register(threadIdx.x / 32), warps = blockDim.x / 32;
+  const LanePlace at(ptx::keep_in_register(threadIdx.x % 32));
   std::byte* ring = smem + p.shared.ring + warp * p.stages * C.stage_bytes();
   const uint32_t barriers = ptx::shared_address(smem + p.shared.barriers) + warp * p.stages * 8;
   const MergeSlots slots{reinterpret_cast<float2*>(smem + p.shared.merge_state),
@@ -152,7 +160,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       reinterpret_cast<float2*>(smem + p.shared.bias_turns), reinterpret_cast<float*>(smem + p.shared.bias_half_step)};
 
   // Stage 1: barriers, the first segment, the first pages on their way.
-  if (p.cluster_size > 1) ptx::cluster_arrive_relaxed();
+  if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
   if (at.lane == 0) {
     for (int i = 0; i < p.stages; ++i) ptx::barrier_init(barriers + i * 8, 1);
     ptx::barrier_init_visible();
@@ -161,8 +169,9 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const WarpRecord& record = p.records[blockIdx.x * warps + warp];
   const int segment_begin = __ldg(&record.segment_begin), segment_end = __ldg(&record.segment_end);
   Segment segment = PageLoader<C>::load_segment(&record.first);
-  PageLoader<C> loader(p, record, ptx::shared_address(ring), barriers, warp, warps, at.lane);
-  loader.begin(segment, true);
+  const int first_begin = __ldg(&record.page_begin), first_end = __ldg(&record.page_end);
+  PageLoader<C> loader(p, record, ptx::shared_address(ring), barriers, warp, at.lane);
+  loader.begin(segment, first_begin, first_end, true);
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) loader.issue();
 
@@ -182,8 +191,8 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     __syncthreads();
   }
 
-  int stage = 0;
-  uint32_t parity = 0;
+  int stage = 0, stage_at = ptx::keep_in_register(p.shared.ring + warp * p.stages * C.stage_bytes());
+  uint32_t parity = 0, barrier = ptx::keep_in_register(static_cast<int>(barriers));
 #pragma unroll 1
   for (int segment_idx = segment_begin; segment_idx < segment_end; ++segment_idx) {
     const bool is_last = segment_idx + 1 == segment_end;
@@ -200,21 +209,27 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     state.clear();
     WindowBias<C> bias;
     int window = -1;
-    const int pages = segment.page_end - segment.page_begin;
-    const int page_end = segment.page_begin + pages * (warp + 1) / warps;
+    const int page_end = ptx::keep_in_register(PageLoader<C>::share_of(p, segment, warp + 1));
 #pragma unroll 1
-    for (int page = segment.page_begin + pages * warp / warps; page < page_end; ++page) {
+    for (int page = PageLoader<C>::share_of(p, segment, warp); page < page_end; ++page) {
       if constexpr (C.prebias) {
         if (page / kWindowPages != window) {
           window = page / kWindowPages;
           bias.load(tables.coeffs, window - segment.page_begin / kWindowPages, p.group, at);
         }
       }
-      ptx::barrier_wait(barriers + stage * 8, parity);
-      attend_page<C>(ring + stage * C.stage_bytes(), segment.seq_len - page * kPageSize,
-                     (page % kWindowPages) * kPageSize, factor, at, queries, bias, state);
+      ptx::barrier_wait(barrier, parity);
+      attend_page<C>(smem + stage_at, segment.seq_len - page * kPageSize, (page % kWindowPages) * kPageSize, factor, at,
+                     queries, bias, state);
       __syncwarp();
-      if (++stage == p.stages) stage = 0, parity ^= 1;
+      stage_at += C.stage_bytes();
+      barrier += 8;
+      if (++stage == p.stages) {
+        stage = 0;
+        parity ^= 1;
+        stage_at -= p.stages * C.stage_bytes();
+        barrier -= p.stages * 8;
+      }
       loader.issue();
     }
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
@@ -226,7 +241,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       if (!is_last && next.page_end > next.page_begin) finish_bias<C>(p, next, tables);
     }
     // Stage 4: out, or partial results and the last arriver.
-    if (p.cluster_size > 1) {
+    if (p.cluster_shift > 0) {
       const PeerSlots peers{reinterpret_cast<float2*>(smem + p.shared.peer_state),
                             reinterpret_cast<float2*>(smem + p.shared.peer_out)};
       merge_cluster<C>(p, segment, slots, num_slots, peers, writer);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <numbers>
 
 #include "asymkv/device/cuda/cuda_error.h"
@@ -77,7 +78,9 @@ void DevicePlan::fill(DecodeParams& params) const {
   params.num_kv_heads = plan_.num_kv_heads;
   params.group = plan_.group;
   params.stages = plan_.shape.stages;
-  params.cluster_size = plan_.shape.cluster_size;
+  const auto warps = static_cast<uint64_t>(plan_.shape.warps);
+  params.per_warp = static_cast<uint32_t>(((uint64_t{1} << 32) + warps - 1) / warps);
+  params.cluster_shift = std::countr_zero(static_cast<uint32_t>(plan_.shape.cluster_size));
   params.shared = plan_.shared;
 }
 

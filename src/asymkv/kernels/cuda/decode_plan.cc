@@ -18,6 +18,9 @@ constexpr int64_t kSmallestFragmentPages = 8;
 constexpr int64_t kClusterBytesPerCta = 512 * 1024;
 constexpr int32_t kWellFilledCtas = 100;
 
+// Bytes that an SM keeps on their way: enough for the latency of memory at full rate.
+constexpr int32_t kBytesInFlight = 152 * 1024;
+
 struct HeadPages {
   int32_t sequence;
   int32_t kv_head;
@@ -52,8 +55,8 @@ int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, i
   return 1;
 }
 
-// Warps and stages: enough bytes in flight to cover the latency of memory (about 150 KB an SM at full rate), as many
-// warps as the arithmetic of 8-bit formats wants, few where the work of a CTA is short.
+// Warps and stages: enough bytes in flight, as many warps as the arithmetic of 8-bit formats wants, few where the work
+// of a CTA is short.
 LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const LaunchShape& wanted, int32_t cluster_size,
                          bool short_work, int32_t bias_chunks) {
   LaunchShape shape = wanted;
@@ -67,14 +70,14 @@ LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const Launch
     while (shape.warps > 4 && !fits(shape.warps, 2)) shape.warps -= 4;
   }
   if (shape.stages == 0) {
-    constexpr int32_t kBytesInFlight = 160 * 1024;
     const int32_t per_stage = shape.warps * config.stage_bytes();
-    shape.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage, 2, short_work ? 4 : 3);
+    const bool native = config.k_bytes() + config.v_bytes() == 4;
+    shape.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage + (native ? 1 : 0), 2, 4);
     while (shape.stages > 2 && !fits(shape.warps, shape.stages)) --shape.stages;
   }
-  if (shape.warps > config.max_warps() || !fits(shape.warps, shape.stages)) {
-    throw_usage("{} with {} warps and {} stages does not fit an SM: at most {} warps and {} bytes", config.name(),
-                shape.warps, shape.stages, config.max_warps(), kMaxSharedBytes);
+  if (shape.warps < 2 || shape.stages < 1 || shape.warps > config.max_warps() || !fits(shape.warps, shape.stages)) {
+    throw_usage("{} with {} warps and {} stages does not fit an SM: 2 to {} warps, at least one stage, {} bytes",
+                config.name(), shape.warps, shape.stages, config.max_warps(), kMaxSharedBytes);
   }
   return shape;
 }
@@ -134,6 +137,8 @@ class Splitter {
     const int32_t pages = record.first.page_end - record.first.page_begin;
     const int32_t begin = record.first.page_begin + pages * warp / plan_.shape.warps;
     const int32_t end = record.first.page_begin + pages * (warp + 1) / plan_.shape.warps;
+    record.page_begin = begin;
+    record.page_end = end;
     for (int32_t i = 0; i < kRecordPages && begin + i < end; ++i)
       record.page_ids[i] = batch_.page_table[static_cast<size_t>(record.first.page_row + begin + i)];
     return record;

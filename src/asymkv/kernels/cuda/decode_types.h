@@ -41,7 +41,7 @@ struct DecodeConfig {
   // Register budget: 65,536 registers over the warps. Accumulators and queries grow with head_dim * column_tiles.
   constexpr int32_t max_warps() const {
     if (head_dim * column_tiles >= 512 || column_tiles == 2) return 8;
-    const bool heavy = head_dim >= 256 || prebias || key == DType::kI8 || k_bytes() + v_bytes() == 4;
+    const bool heavy = head_dim >= 256 || prebias || key == DType::kI8 || k_bytes() + v_bytes() > 2;
     return heavy ? 12 : 16;
   }
   // Warps whose partial results lie side by side in shared memory while they are merged.
@@ -83,7 +83,8 @@ struct alignas(16) Segment {
 struct alignas(16) WarpRecord {
   int32_t segment_begin = 0;
   int32_t segment_end = 0;
-  int32_t unused[2] = {0, 0};
+  int32_t page_begin = 0;  // this warp's pages of the first segment
+  int32_t page_end = 0;
   Segment first;
   int32_t page_ids[kRecordPages] = {};
 };
@@ -138,7 +139,8 @@ struct DecodeParams {
   int32_t num_kv_heads = 0;
   int32_t group = 0;  // q heads per KV head
   int32_t stages = 0;
-  int32_t cluster_size = 1;
+  uint32_t per_warp = 0;      // 2^32 / warps, rounded up: a division by the warps is a multiplication by it
+  int32_t cluster_shift = 0;  // log2 of the cluster size
   bool q_is_bf16 = true;
   float softmax_scale_log2 = 0.0F;  // softmax scale times log2(e)
   DecodeShared shared;

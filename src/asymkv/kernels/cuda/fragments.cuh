@@ -67,58 +67,58 @@ __device__ __forceinline__ void widen_i8(uint32_t codes, uint32_t& even, uint32_
 inline constexpr float kQueryUnit = 64.0F;
 
 __device__ __forceinline__ float2 unpack_query(uint32_t pair, bool is_bf16) {
-  if (is_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
-  const __half2 h = *reinterpret_cast<const __half2*>(&pair);
-  return __half22float2(h);
+  const float2 as_bf16 = {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
+  const float2 as_f16 = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  return is_bf16 ? as_bf16 : as_f16;
 }
 
+// One k-step of one query row as it lies in memory: the two channel pairs that a lane needs.
 template <DecodeConfig C>
-__device__ __forceinline__ void load_query_step(const uint16_t* row, int step, int quad, bool is_bf16, uint32_t (&b)[2],
-                                                float& total) {
+__device__ __forceinline__ uint2 load_query_words(const uint16_t* row, int step, int quad) {
   if constexpr (C.k_bytes() == 2) {
-    b[0] = *reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad);
-    b[1] = *reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad + 8);
-    if constexpr (C.key == DType::kF16) {
-      if (is_bf16) {
-#pragma unroll
-        for (uint32_t& x : b) {
-          const float2 f = unpack_query(x, true);
-          x = ptx::pack_16bit<false>(f.x / kQueryUnit, f.y / kQueryUnit);
-        }
-      }
-    }
+    return {*reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad),
+            *reinterpret_cast<const uint32_t*>(row + 16 * step + 2 * quad + 8)};
   } else {  // the permutation of tiled_k8_offset: a lane's four channels are consecutive
-    const uint2 u = *reinterpret_cast<const uint2*>(row + 16 * step + 4 * quad);
-    const float unit = is_bf16 ? 1.0F / kQueryUnit : 1.0F;
-    float2 f0 = unpack_query(u.x, is_bf16);
-    float2 f1 = unpack_query(u.y, is_bf16);
-    f0 = {f0.x * unit, f0.y * unit};
-    f1 = {f1.x * unit, f1.y * unit};
-    if constexpr (C.key == DType::kE4M3) {
-      b[0] = ptx::pack_16bit<false>(f0.x, f0.y);
-      b[1] = ptx::pack_16bit<false>(f1.x, f1.y);
-    } else {
-      b[0] = ptx::pack_16bit<false>(f0.x, f1.x);
-      b[1] = ptx::pack_16bit<false>(f0.y, f1.y);
-      const float2 r0 = unpack_query(b[0], false);  // as rounded: the offset must cancel exactly
-      const float2 r1 = unpack_query(b[1], false);
-      total += (r0.x + r0.y) + (r1.x + r1.y);
-    }
+    return *reinterpret_cast<const uint2*>(row + 16 * step + 4 * quad);
+  }
+}
+
+// Those words as FP16 registers; adds the channels, as rounded, to `total`.
+template <DecodeConfig C>
+__device__ __forceinline__ void convert_query_words(uint2 words, bool is_bf16, uint32_t (&b)[2], float& total) {
+  const float unit = is_bf16 ? 1.0F / kQueryUnit : 1.0F;
+  const float2 first = unpack_query(words.x, is_bf16), second = unpack_query(words.y, is_bf16);
+  if constexpr (C.key == DType::kI8) {  // widen_i8 gives even and odd codes
+    b[0] = ptx::pack_16bit<false>(first.x * unit, second.x * unit);
+    b[1] = ptx::pack_16bit<false>(first.y * unit, second.y * unit);
+    const float2 even = unpack_query(b[0], false), odd = unpack_query(b[1], false);
+    total += (even.x + even.y) + (odd.x + odd.y);
+  } else {
+    b[0] = ptx::pack_16bit<false>(first.x * unit, first.y * unit);
+    b[1] = ptx::pack_16bit<false>(second.x * unit, second.y * unit);
   }
 }
 
 template <DecodeConfig C>
 __device__ __forceinline__ void load_queries(const uint16_t* q, int group, bool is_bf16, LanePlace at,
                                              QueryFragments<C>& queries) {
+  constexpr int kSteps = C.head_dim / 16;
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
     const int column = tile * kColumnsPerTile + at.row;
+    const uint16_t* row = q + min(column, group - 1) * C.head_dim;  // no branch: all loads are in flight at once
+    uint2 words[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) words[step] = load_query_words<C>(row, step, at.quad);
     float total = 0.0F;
 #pragma unroll
-    for (int step = 0; step < C.head_dim / 16; ++step) {
-      queries.b[tile][step][0] = queries.b[tile][step][1] = 0;
-      if (column < group)
-        load_query_step<C>(q + column * C.head_dim, step, at.quad, is_bf16, queries.b[tile][step], total);
+    for (int step = 0; step < kSteps; ++step) {
+      if (column >= group) words[step] = {0, 0};
+      if constexpr (C.key == DType::kBF16) {
+        queries.b[tile][step][0] = words[step].x, queries.b[tile][step][1] = words[step].y;
+      } else {
+        convert_query_words<C>(words[step], is_bf16, queries.b[tile][step], total);
+      }
     }
     queries.offset[tile][0] = queries.offset[tile][1] = 0.0F;
     if constexpr (C.key == DType::kI8) {
@@ -308,38 +308,37 @@ __device__ __forceinline__ void add_values(const std::byte* values, LanePlace at
 }
 
 // --- the last page of a sequence
-// Slots from `valid` on hold whatever was there before, NaN included: their scores become -inf (their keys are never
-// looked at again), their values zero (0 * NaN is NaN) and their value scales one. Each lane clears the bytes it will
-// read itself.
-template <DecodeConfig C>
-__device__ __forceinline__ void clear_unused_values(std::byte* values, float* value_scales, int valid, LanePlace at) {
-  auto pair_mask = [&](int slot) { return (slot < valid ? 0x0000ffffU : 0U) | (slot + 1 < valid ? 0xffff0000U : 0U); };
-  const uint32_t first = pair_mask(2 * at.quad), second = pair_mask(2 * at.quad + 8);
-  uint4* fragments = reinterpret_cast<uint4*>(values) + at.lane;
-#pragma unroll
-  for (int load = 0; load < C.v_block_bytes() / 512; ++load) {
-    uint4 raw = fragments[load * 32];
-    if constexpr (C.v_bytes() == 2) {
-      raw = {raw.x & first, raw.y & first, raw.z & second, raw.w & second};
-    } else {  // bytes: slots 2 * quad, + 1, + 8, + 9
-      const uint32_t mask = __byte_perm(first, second, 0x6420);
-      raw = {raw.x & mask, raw.y & mask, raw.z & mask, raw.w & mask};
-    }
-    fragments[load * 32] = raw;
-  }
-  if constexpr (C.v_dynamic) {
-    if (at.lane >= valid && at.lane < kPageSize) value_scales[at.lane] = 1.0F;
-    __syncwarp();
-  }
+// Slots from `valid` on hold whatever was there before, NaN included. Keys and values become zero (0 * NaN is NaN),
+// their scales one, and their scores get -inf added. Each lane clears the bytes that it reads itself.
+struct RowPenalty {
+  float upper = 0.0F, lower = 0.0F;  // added to the scores of slots row and row + 8
+};
+
+__device__ __forceinline__ uint4 masked(uint4 raw, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  return {raw.x & x, raw.y & y, raw.z & z, raw.w & w};
 }
 
 template <DecodeConfig C>
-__device__ __forceinline__ void mask_unused_scores(int valid, LanePlace at, Scores<C>& scores) {
+__device__ __forceinline__ RowPenalty clear_unused_slots(std::byte* stage, int valid, LanePlace at) {
+  const uint32_t upper = at.row < valid ? ~0U : 0U, lower = at.row + 8 < valid ? ~0U : 0U;
+  uint4* keys = reinterpret_cast<uint4*>(stage) + at.lane;
 #pragma unroll
-  for (int tile = 0; tile < C.column_tiles; ++tile) {
-    if (at.row >= valid) scores[tile][0] = scores[tile][1] = -INFINITY;
-    if (at.row + 8 >= valid) scores[tile][2] = scores[tile][3] = -INFINITY;
+  for (int load = 0; load < C.k_block_bytes() / 512; ++load)
+    keys[load * 32] = masked(keys[load * 32], upper, lower, upper, lower);
+  auto pair_mask = [&](int slot) { return (slot < valid ? 0x0000ffffU : 0U) | (slot + 1 < valid ? 0xffff0000U : 0U); };
+  uint32_t first = pair_mask(2 * at.quad), second = pair_mask(2 * at.quad + 8);
+  if constexpr (C.v_bytes() == 1) first = second = __byte_perm(first, second, 0x6420);  // slots 2q, + 1, + 8, + 9
+  uint4* values = reinterpret_cast<uint4*>(stage + C.k_block_bytes()) + at.lane;
+#pragma unroll
+  for (int load = 0; load < C.v_block_bytes() / 512; ++load)
+    values[load * 32] = masked(values[load * 32], first, first, second, second);
+  if constexpr (C.scale_bytes() > 0) {
+    float* scales = reinterpret_cast<float*>(stage + C.block_bytes());
+    if (at.lane % kPageSize >= valid && at.lane < C.scale_bytes() / 4) scales[at.lane] = 1.0F;
+    __syncwarp();
   }
+  ptx::fence_async_proxy();  // the stage is overwritten by a bulk copy next
+  return {upper != 0U ? 0.0F : -INFINITY, lower != 0U ? 0.0F : -INFINITY};
 }
 
 }  // namespace asymkv::cuda

@@ -6,9 +6,13 @@
 // cluster or by the last one to arrive. A state is (max in log2 units, sum, out); the empty one has max -inf and sum 0.
 namespace asymkv::cuda {
 
-// Weight of a state with max `max` under the common max; an empty state weighs nothing, also when all are empty.
+// The max under which states are weighed: an empty state then weighs 2^-inf = 0, also when all are empty.
+__device__ __forceinline__ float finite_max(float common) {
+  return common == -INFINITY ? 0.0F : common;
+}
+// Weight of a state with max `max`; common comes from finite_max.
 __device__ __forceinline__ float merge_weight(float max, float common) {
-  return max == -INFINITY ? 0.0F : ptx::exp2_approx(max - common);
+  return ptx::exp2_approx(max - common);
 }
 
 // Where the merged result of one query goes.
@@ -80,7 +84,8 @@ __device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int 
       const int column = tile * kColumnsPerTile + 2 * at.quad + j;
       const float2 other = slots.state[slot * C.columns() + column];
       const float common = fmaxf(state.max[tile][j], other.x);
-      const float mine = merge_weight(state.max[tile][j], common), theirs = merge_weight(other.x, common);
+      const float base = finite_max(common);
+      const float mine = merge_weight(state.max[tile][j], base), theirs = merge_weight(other.x, base);
       state.max[tile][j] = common;
       state.sum[tile][j] = state.sum[tile][j] * mine + other.y * theirs;
       if (column < group) {
@@ -137,11 +142,12 @@ __device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int nu
 #pragma unroll
   for (int slot = 0; slot < C.merge_slots(); ++slot)
     if (slot < num_slots) merged.max = fmaxf(merged.max, slots.state[slot * C.columns() + column].x);
+  const float base = finite_max(merged.max);
 #pragma unroll
   for (int slot = 0; slot < C.merge_slots(); ++slot) {
     if (slot >= num_slots) continue;
     const float2 state = slots.state[slot * C.columns() + column];
-    const float weight = merge_weight(state.x, merged.max);
+    const float weight = merge_weight(state.x, base);
     const float2 out = *reinterpret_cast<const float2*>(slots.out + (slot * group + column) * kMergeRow<C> + channel);
     merged.sum = fmaf(state.y, weight, merged.sum);
     merged.out.x = fmaf(out.x, weight, merged.out.x);
@@ -159,11 +165,14 @@ struct PeerSlots {
 template <DecodeConfig C>
 __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segment& segment, const MergeSlots& slots,
                                               int num_slots, const PeerSlots& peers, const OutputWriter<C>& writer) {
-  const int ranks = p.cluster_size, pairs = p.group * (C.head_dim / 2), slice = pairs / ranks;
+  const int ranks = 1 << p.cluster_shift, pairs = p.group * (C.head_dim / 2), slice = pairs >> p.cluster_shift;
   const int rank = static_cast<int>(ptx::cluster_rank());
   ptx::cluster_wait();  // the peers have started: their shared memory may be written
+  // owner = e / slice without a division: slice is group * head_dim / 2 over a power of two.
+  const float per_slice = 1.0F / static_cast<float>(slice);
   for (int e = threadIdx.x; e < pairs; e += blockDim.x) {
-    const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2), owner = e / slice;
+    const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2);
+    const int owner = static_cast<int>((static_cast<float>(e) + 0.5F) * per_slice);
     const PairState merged = merge_slots<C>(slots, num_slots, p.group, column, 2 * pair);
     ptx::store_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), owner, merged.out);
     if (pair < ranks)
@@ -177,9 +186,10 @@ __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segme
     const int whole = rank * slice + e, column = whole / (C.head_dim / 2), channel = whole % (C.head_dim / 2) * 2;
     float common = -INFINITY, sum = 0.0F, out[2] = {0.0F, 0.0F};
     for (int r = 0; r < ranks; ++r) common = fmaxf(common, peers.state[r * p.group + column].x);
+    const float base = finite_max(common);
     for (int r = 0; r < ranks; ++r) {
       const float2 state = peers.state[r * p.group + column], part = peers.out[r * slice + e];
-      const float weight = merge_weight(state.x, common);
+      const float weight = merge_weight(state.x, base);
       sum = fmaf(state.y, weight, sum);
       out[0] = fmaf(part.x, weight, out[0]);
       out[1] = fmaf(part.y, weight, out[1]);
@@ -196,15 +206,25 @@ struct QuadState {
   float max = -INFINITY, sum = 0.0F;
   float out[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 
-  __device__ __forceinline__ void add(float other_max, float other_sum, const float4& other) {
-    const float common = fmaxf(max, other_max);
-    const float mine = merge_weight(max, common), theirs = merge_weight(other_max, common);
-    max = common;
-    sum = sum * mine + other_sum * theirs;
-    out[0] = out[0] * mine + other.x * theirs;
-    out[1] = out[1] * mine + other.y * theirs;
-    out[2] = out[2] * mine + other.z * theirs;
-    out[3] = out[3] * mine + other.w * theirs;
+  // States one after the other; the maxes first, so that there is one rescale for all of them.
+  template <int kCount>
+  __device__ __forceinline__ void add(const float2 (&states)[kCount], const float4 (&outs)[kCount]) {
+    const float before = max;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) max = fmaxf(max, states[i].x);
+    const float base = finite_max(max), mine = merge_weight(before, base);
+    sum *= mine;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) out[c] *= mine;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float weight = merge_weight(states[i].x, base);
+      sum = fmaf(states[i].y, weight, sum);
+      out[0] = fmaf(outs[i].x, weight, out[0]);
+      out[1] = fmaf(outs[i].y, weight, out[1]);
+      out[2] = fmaf(outs[i].z, weight, out[2]);
+      out[3] = fmaf(outs[i].w, weight, out[3]);
+    }
   }
 
   // Reads kInFlight partials at a time, all loads before the first use.
@@ -225,8 +245,7 @@ struct QuadState {
           outs[i] = __ldcg(reinterpret_cast<const float4*>(p.partial_out + row * C.head_dim + channel));
         }
       }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) add(states[i].x, states[i].y, outs[i]);
+      add(states, outs);
     }
   }
 };
@@ -260,12 +279,16 @@ __device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segme
   }
   __syncthreads();
   if (!*flag) return;
-  const int elems = p.group * (C.head_dim / 4);
-  const int shares = max(1, min(4, static_cast<int>(blockDim.x) / elems));
-  for (int begin = 0; begin < elems; begin += blockDim.x / shares) {
-    const int share = threadIdx.x / (blockDim.x / shares), e = begin + threadIdx.x % (blockDim.x / shares);
+  const int elems = p.group * (C.head_dim / 4), warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int shift = (warps & 3) != 0                            ? 0
+                    : elems * 4 <= static_cast<int>(blockDim.x) ? 2
+                    : elems * 2 <= static_cast<int>(blockDim.x) ? 1
+                                                                : 0;
+  const int shares = 1 << shift, threads = (warps >> shift) * 32;  // a share has whole warps
+  for (int begin = 0; begin < elems; begin += threads) {
+    const int share = warp & (shares - 1), e = begin + (warp >> shift) * 32 + threadIdx.x % 32;
     const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
-    const bool active = share < shares && e < elems;
+    const bool active = e < elems;
     QuadState<C> total;
     if (active) total.template add_partials<8>(p, segment, column, channel, share, shares);
     if (active && share > 0) {
@@ -278,7 +301,9 @@ __device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segme
     if (active && share == 0) {
       for (int s = 1; s < shares; ++s) {
         const float* from = scratch + ((s - 1) * elems + e) * 6;
-        total.add(from[0], from[1], make_float4(from[2], from[3], from[4], from[5]));
+        const float2 state[1] = {{from[0], from[1]}};
+        const float4 part[1] = {make_float4(from[2], from[3], from[4], from[5])};
+        total.add(state, part);
       }
       writer.template store<4>(segment.sequence, segment.kv_head * p.group + column, channel, total.out, total.max,
                                total.sum);

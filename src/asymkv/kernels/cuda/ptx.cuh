@@ -87,6 +87,12 @@ __device__ __forceinline__ void touch_l1(const void* address) {
 }
 
 // --- arithmetic
+// Hides where a value came from, so that it stays in a register instead of being computed again from parameters and
+// special registers in every round of the page loop.
+__device__ __forceinline__ int keep_in_register(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
