@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "asymkv/base/error.h"
@@ -29,7 +30,8 @@ void attempt(const Read& read) {
 }
 
 void read_values(const asymkv::GgufFile& file) {
-  for (const auto& [key, value] : file.values()) {
+  for (const auto& entry : file.values()) {
+    const std::string& key = entry.first;  // clang 14 cannot capture a structured binding
     attempt([&] { file.require_int(key); });
     attempt([&] { file.require_number(key); });
     attempt([&] { file.require_bool(key); });
