@@ -49,7 +49,9 @@ class Tokenizer {
   // Same errors as from_json; the field is the GGUF key.
   static Tokenizer from_gguf_data(const GgufTokenizerData& data, std::string_view origin);
 
-  // Token ids of `text`, which must be valid UTF-8 (Error{kBadInput} with the byte offset otherwise).
+  // Token ids of `text`, which must be valid UTF-8 (Error{kBadInput} with the byte offset otherwise). A byte that the
+  // vocabulary cannot spell (SmolLM2 lacks 21) gives unk_token where the file names one, else nothing: the reference's
+  // rule.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // Text of the ids, always valid UTF-8: a byte sequence that is not becomes U+FFFD (one for each maximal ill-formed
