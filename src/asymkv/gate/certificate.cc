@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "asymkv/base/error.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/gate/run_files.h"
 
 namespace asymkv {
 namespace {
@@ -26,6 +28,10 @@ Json pairs_to_json(const PanelPairs& pairs) {
           {"truncated_candidate", pairs.truncated_candidate}};
 }
 
+Json optional_int(const std::optional<int64_t>& value) {
+  return value ? Json(*value) : Json();
+}
+
 void add_gross_bound(Json& json, const stats::GrossLossVerdict& bound) {
   json["alpha"] = bound.alpha;
   json["gross_loss_pct"] = 100.0 * bound.gross_loss;
@@ -39,6 +45,7 @@ Json retrieval_to_json(const RetrievalJudgement& judgement) {
   Json json = pairs_to_json(judgement.pairs);
   json["native_floor_pct"] = 100.0 * judgement.native_floor;
   if (judgement.bound) add_gross_bound(json, *judgement.bound);
+  json["needed_cases"] = optional_int(judgement.needed);
   json["verdict"] = verdict_name(judgement.verdict);
   return json;
 }
@@ -61,10 +68,6 @@ Json loss_to_json(const LossJudgement& judgement) {
   return json;
 }
 
-Json optional_int(const std::optional<int64_t>& value) {
-  return value ? Json(*value) : Json();
-}
-
 Json format_to_json(ArmId arm, DType native) {
   const KvFormat format = arm_format(arm, native);
   return {{"key", format.key.id()}, {"value", format.value.id()}, {"scale", scale_kind_name(format.scale())}};
@@ -79,6 +82,21 @@ Json identity_to_json(const RunIdentity& identity) {
           {"worker", identity.worker},
           {"native_dtype", identity.native_dtype},
           {"scales_sha256", identity.scales_sha256}};
+}
+
+int64_t bytes_of(const ArmBytes& bytes, ArmId arm) {
+  const auto it = bytes.find(arm);
+  ASYMKV_CHECK(it != bytes.end() && it->second > 0, "no bytes per token of arm {}", arm_name(arm));
+  return it->second;
+}
+
+void check_equal_bytes(const Run& run, const ArmBytes& bytes) {
+  for (const ArmId arm : run.arms) {
+    const auto twin = equal_bytes_arm(arm);
+    if (!twin || std::ranges::find(run.arms, *twin) == run.arms.end()) continue;
+    ASYMKV_CHECK(bytes_of(bytes, arm) == bytes_of(bytes, *twin), "{} stores {} bytes a token, {} stores {}",
+                 arm_name(arm), bytes_of(bytes, arm), arm_name(*twin), bytes_of(bytes, *twin));
+  }
 }
 
 }  // namespace
@@ -124,13 +142,14 @@ Json arm_judgement_to_json(const ArmJudgement& judgement) {
 Json make_certificate(const CertificateInputs& inputs) {
   const Run& run = inputs.run;
   const DType native = parse_dtype(run.identity.native_dtype);
+  check_equal_bytes(run, inputs.bytes_per_token);
   Json arms = Json::object();
   Json outcome_hashes = Json::object();
   for (const ArmId arm : run.arms) {
     const std::string name(arm_name(arm));
-    outcome_hashes[name] = sha256_file_hex(inputs.folder / "outcomes" / (name + ".jsonl"));
+    outcome_hashes[name] = sha256_file_hex(run_files::outcomes_path(inputs.folder, arm));
     if (arm == ArmId::kN2) continue;
-    arms[name] = {{"format", format_to_json(arm, native)}, {"bytes_per_token", inputs.bytes_per_token.at(arm)}};
+    arms[name] = {{"format", format_to_json(arm, native)}, {"bytes_per_token", bytes_of(inputs.bytes_per_token, arm)}};
   }
   for (const ArmJudgement& judged : inputs.judgement.arms) {
     arms[std::string(arm_name(judged.arm))]["vs"] = {
@@ -143,107 +162,34 @@ Json make_certificate(const CertificateInputs& inputs) {
                       {"identity", identity_to_json(run.identity)},
                       {"probe", probe_to_json(inputs.probe)},
                       {"arms", std::move(arms)},
-                      {"cases_sha256", sha256_file_hex(inputs.folder / "cases.jsonl")},
+                      {"cases_sha256", sha256_file_hex(inputs.folder / run_files::kCases)},
                       {"outcomes_sha256", std::move(outcome_hashes)}};
   certificate["noise_floor"] =
       inputs.judgement.noise_floor ? arm_judgement_to_json(*inputs.judgement.noise_floor) : Json();
   return certificate;
 }
 
-namespace {
-
-// "3/200 <=5.1%" or "-" without a bound.
-std::string retrieval_cell(const RetrievalJudgement& panel) {
-  if (!panel.bound) return "-";
-  return fmt::format("{}/{} {:.1f}%", panel.pairs.counts.lost, panel.pairs.counts.n, 100.0 * panel.bound->upper);
+std::string certificate_bytes(const Json& certificate) {
+  return canonical_json(certificate) + "\n";
 }
 
-std::string loss_cell(const std::vector<LossJudgement>& panels) {
-  std::string cell;
-  for (const LossJudgement& panel : panels) {
-    if (!cell.empty()) cell += " ";
-    cell += panel.bound ? fmt::format("{:+.2f}% {:+.2f}%", 100.0 * panel.bound->ratio.ratio_minus_1,
-                                      100.0 * panel.bound->ratio.upper)
-                        : "-";
-  }
-  return cell;
-}
-
-std::vector<std::string> table_row(const ArmJudgement& arm, const ArmBytes& bytes) {
-  const bool noise = arm.arm == ArmId::kN2;
-  std::vector<std::string> row = {std::string(arm_name(arm.arm)),
-                                  noise ? "native again (noise floor)" : arm_description(arm.arm)};
-  const auto native_bytes = static_cast<double>(bytes.at(ArmId::kN));
-  row.push_back(noise ? ""
-                      : fmt::format("{:.1f}%", 100.0 * (1.0 - static_cast<double>(bytes.at(arm.arm)) / native_bytes)));
-  for (const RetrievalJudgement& panel : arm.retrieval) row.push_back(retrieval_cell(panel));
-  if (arm.math) {
-    const PanelPairs& pairs = arm.math->pairs;
-    row.push_back(arm.math->preservation_bound ? fmt::format("-{} +{} {:.2f}%", pairs.counts.lost, pairs.counts.gained,
-                                                             100.0 * arm.math->preservation_bound->upper)
-                                               : "-");
-  }
-  row.push_back(loss_cell(arm.loss));
-  row.push_back(noise ? "" : std::string(verdict_words(arm.preservation)));
-  row.push_back(noise ? "" : std::string(verdict_words(arm.aggregate)));
-  return row;
-}
-
-std::string format_rows(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> width(rows[0].size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], width[i]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-std::string native_line(const Run& run, const Judgement& judgement) {
-  if (judgement.arms.empty()) return "";
-  std::string line = "native accuracy:";
-  for (const RetrievalJudgement& panel : judgement.arms[0].retrieval) {
-    line += fmt::format(" retrieval {} {}/{},", panel.length, panel.pairs.control_correct, panel.pairs.counts.n);
-  }
-  if (const auto& math = judgement.arms[0].math) {
-    line += fmt::format(" math {}/{} (floor {:.0f}%)", math->pairs.control_correct, math->pairs.counts.n,
-                        100.0 * math->native_floor);
-  }
-  if (line.ends_with(',')) line.pop_back();
-  return line + fmt::format("; protocol {} ({}), alpha {:.4g} per bound\n", run.protocol.name,
-                            protocol_class_name(run.protocol.protocol_class), judgement.alpha);
-}
-
-}  // namespace
-
-std::string render_table(const Run& run, const Judgement& judgement, const ArmBytes& bytes,
-                         const PolicyDecision& policy) {
-  std::vector<std::string> header = {"arm", "stored keys/values", "saves"};
-  for (const RetrievalPanel& panel : run.protocol.retrieval)
-    header.push_back(fmt::format("retr {} lost, <=", panel.length));
-  if (run.protocol.math) header.emplace_back("math lost gained, <=");
-  header.insert(header.end(), {"loss, <=", "preservation", "aggregate"});
-  std::vector<std::vector<std::string>> rows = {std::move(header)};
-  if (judgement.noise_floor) rows.push_back(table_row(*judgement.noise_floor, bytes));
-  for (const ArmJudgement& arm : judgement.arms) rows.push_back(table_row(arm, bytes));
-  std::string text = format_rows(rows) + native_line(run, judgement);
-  for (const ArmJudgement& arm : judgement.arms) {
-    if (arm.math && arm.preservation == stats::Verdict::kNotEstablished && arm.math->preservation_needed) {
-      text += fmt::format("{}: preservation needs about n = {} math cases at the observed rate\n", arm_name(arm.arm),
-                          *arm.math->preservation_needed);
+CertificateCarried carried_from_certificate(const Json& certificate, std::string_view origin) {
+  const Json& arms = require_field(certificate, "arms", origin);
+  if (!arms.is_object()) throw_bad_input("{}: field \"arms\" must be an object", origin);
+  CertificateCarried carried{probe_from_json(require_field(certificate, "probe", origin), origin), {}};
+  for (const auto& [name, row] : arms.items()) {
+    const std::string at = fmt::format("{}: arms.{}", origin, name);
+    ArmId arm = ArmId::kN;
+    try {
+      arm = parse_arm(name);
+    } catch (const Error& e) {
+      throw_bad_input("{}: {}", at, e.what());
     }
+    const int64_t bytes = require_int(row, "bytes_per_token", at);
+    if (bytes <= 0) throw_bad_input("{}: field \"bytes_per_token\" must be positive, but it is {}", at, bytes);
+    carried.bytes_per_token[arm] = bytes;
   }
-  text += fmt::format("policy ({}): {}: {}\n", policy_mode_name(policy.mode), tier_name(policy.tier), policy.reason);
-  for (const CapacityOption& option : policy.capacity_options) {
-    text += fmt::format("capacity option: {} ({}), {:.1f}% fewer bytes: certified, its serving gate has not run\n",
-                        arm_name(option.arm), arm_description(option.arm), option.saved_pct);
-  }
-  return text;
+  return carried;
 }
 
 }  // namespace asymkv

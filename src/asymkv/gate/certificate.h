@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "asymkv/gate/judgement.h"
 #include "asymkv/gate/policy.h"
@@ -23,7 +24,19 @@ struct CertificateInputs {
   const ArmBytes& bytes_per_token;
   std::filesystem::path folder;  // of the run, to hash its files
 };
+// Throws Error{kInternal} if an arm lacks its bytes or if A and R of one scale policy differ in them.
 Json make_certificate(const CertificateInputs& inputs);
+
+// The bytes of certificate.json: canonical JSON and a newline.
+std::string certificate_bytes(const Json& certificate);
+
+// What a certificate carries because outcomes cannot give it: the probe's numbers and the cache bytes of each arm.
+struct CertificateCarried {
+  ProbeResult probe;
+  ArmBytes bytes_per_token;
+};
+// Throws Error{kBadInput} naming `origin` and the field.
+CertificateCarried carried_from_certificate(const Json& certificate, std::string_view origin);
 
 // The terminal table: one row an arm with format, bytes, losses, bounds and verdicts, the noise floor, and one sentence
 // on the policy. Plain text, ends with a newline.

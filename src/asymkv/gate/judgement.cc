@@ -65,6 +65,11 @@ Verdict with_conditions(Verdict bound, const PanelPairs& pairs, double native_fl
   return bound;
 }
 
+// Whether more cases could help: a bound that clears its limit, but for failed cases, needs those answered instead.
+bool needs_cases(Verdict verdict, Verdict bound) {
+  return verdict == Verdict::kNotEstablished && bound == Verdict::kNotEstablished;
+}
+
 RetrievalJudgement judge_retrieval(const RetrievalPanel& panel, PanelPairs pairs, double alpha) {
   RetrievalJudgement judgement;
   judgement.length = panel.length;
@@ -73,6 +78,9 @@ RetrievalJudgement judge_retrieval(const RetrievalPanel& panel, PanelPairs pairs
   if (judgement.pairs.counts.n == 0) return judgement;
   judgement.bound = stats::retrieval_verdict(judgement.pairs.counts, alpha, panel.limit);
   judgement.verdict = with_conditions(judgement.bound->verdict, judgement.pairs, panel.native_floor);
+  if (needs_cases(judgement.verdict, judgement.bound->verdict)) {
+    judgement.needed = stats::projected_cases_for_limit(judgement.pairs.counts, panel.limit, alpha);
+  }
   return judgement;
 }
 
@@ -86,10 +94,10 @@ MathJudgement judge_math(const MathPanel& panel, PanelPairs pairs, const Margins
   judgement.aggregate_bound = stats::aggregate_verdict(counts, alpha, margins.aggregate_margin);
   judgement.preservation = with_conditions(judgement.preservation_bound->verdict, judgement.pairs, panel.native_floor);
   judgement.aggregate = with_conditions(judgement.aggregate_bound->verdict, judgement.pairs, panel.native_floor);
-  if (judgement.preservation == Verdict::kNotEstablished) {
+  if (needs_cases(judgement.preservation, judgement.preservation_bound->verdict)) {
     judgement.preservation_needed = stats::projected_cases_for_limit(counts, margins.preservation_limit, alpha);
   }
-  if (judgement.aggregate == Verdict::kNotEstablished) {
+  if (needs_cases(judgement.aggregate, judgement.aggregate_bound->verdict)) {
     judgement.aggregate_needed = stats::projected_cases_for_margin(counts, margins.aggregate_margin, alpha);
   }
   return judgement;
@@ -100,10 +108,12 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
   judgement.document_tokens = panel.document_tokens;
   judgement.panel = panel.name();
   std::vector<stats::PairedLoss> documents;
+  const std::vector<Outcome>& controls = outcomes_of(run, control);
+  const std::vector<Outcome>& candidates = outcomes_of(run, candidate);
   for (size_t i = 0; i < run.cases.size(); ++i) {
     if (run.cases[i].panel != judgement.panel) continue;
-    const Outcome& a = outcomes_of(run, control)[i];
-    const Outcome& b = outcomes_of(run, candidate)[i];
+    const Outcome& a = controls[i];
+    const Outcome& b = candidates[i];
     if (a.failed || b.failed) {
       ++judgement.failed;
       continue;
@@ -144,6 +154,18 @@ ArmJudgement judge_arm(const Run& run, ArmId control, ArmId candidate) {
   return judgement;
 }
 
+void check_run(const Run& run) {
+  if (std::ranges::find(run.arms, ArmId::kN) == run.arms.end()) {
+    throw_bad_input("the run has no arm N, the native control: run it again with N");
+  }
+  ASYMKV_CHECK(run.outcomes.size() == run.arms.size(), "{} arms, outcomes of {}", run.arms.size(), run.outcomes.size());
+  for (size_t arm = 0; arm < run.arms.size(); ++arm) {
+    if (run.outcomes[arm].size() == run.cases.size()) continue;
+    throw_bad_input("arm {} answers {} of {} cases: resume the run", arm_name(run.arms[arm]), run.outcomes[arm].size(),
+                    run.cases.size());
+  }
+}
+
 }  // namespace
 
 Verdict worse(Verdict a, Verdict b) {
@@ -151,13 +173,14 @@ Verdict worse(Verdict a, Verdict b) {
 }
 
 Verdict ArmJudgement::retrieval_and_loss() const {
-  Verdict verdict = Verdict::kPass;
+  Verdict verdict = retrieval.empty() || loss.empty() ? Verdict::kNotEstablished : Verdict::kPass;
   for (const RetrievalJudgement& panel : retrieval) verdict = worse(verdict, panel.verdict);
   for (const LossJudgement& panel : loss) verdict = worse(verdict, panel.verdict);
   return verdict;
 }
 
 Judgement judge_run(const Run& run) {
+  check_run(run);
   Judgement judgement;
   judgement.alpha = run.protocol.alpha_per_bound();
   for (const ArmId arm : run.arms) {

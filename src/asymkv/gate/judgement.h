@@ -35,6 +35,7 @@ struct RetrievalJudgement {
   double native_floor = 0.0;
   std::optional<stats::GrossLossVerdict> bound;
   stats::Verdict verdict = stats::Verdict::kNotEstablished;
+  std::optional<int64_t> needed;  // cases at the observed rate, where more cases are what is missing
 };
 
 struct MathJudgement {
@@ -44,7 +45,7 @@ struct MathJudgement {
   std::optional<stats::NetChangeVerdict> aggregate_bound;
   stats::Verdict preservation = stats::Verdict::kNotEstablished;
   stats::Verdict aggregate = stats::Verdict::kNotEstablished;
-  std::optional<int64_t> preservation_needed;  // cases at the observed rates, where not established
+  std::optional<int64_t> preservation_needed;  // cases at the observed rates, where more cases are what is missing
   std::optional<int64_t> aggregate_needed;
 };
 
@@ -73,7 +74,7 @@ struct ArmJudgement {
   stats::Verdict objective(Objective which) const {
     return which == Objective::kPreservation ? preservation : aggregate;
   }
-  // Worst verdict of retrieval and loss alone.
+  // Worst verdict of retrieval and loss alone; never better than not established where either panel is missing.
   stats::Verdict retrieval_and_loss() const;
 };
 
@@ -84,6 +85,8 @@ struct Judgement {
 };
 
 // Recomputes every count, bound and verdict from the outcomes of a finished run. Pure: equal runs give equal results.
+// Throws Error{kBadInput} for a run without N, or whose arms do not all answer every case, and Error{kUsage} for a loss
+// that no model has (bootstrap.h).
 Judgement judge_run(const Run& run);
 
 // The worse of two verdicts, in the order pass, not established, uninformative, degraded.

@@ -15,6 +15,12 @@ const ArmJudgement* find_arm(const Judgement& judgement, ArmId arm) {
   return it == judgement.arms.end() ? nullptr : &*it;
 }
 
+int64_t bytes_of(const ArmBytes& bytes, ArmId arm) {
+  const auto it = bytes.find(arm);
+  ASYMKV_CHECK(it != bytes.end() && it->second > 0, "no bytes per token of arm {}", arm_name(arm));
+  return it->second;
+}
+
 // Distance of the deciding bound from its limit, larger is safer.
 double deciding_margin(const ArmJudgement& arm, Objective objective) {
   if (!arm.math || !arm.math->preservation_bound) return 0.0;
@@ -34,7 +40,8 @@ struct Chooser {
     const ArmJudgement* a = certified_or_null(fixed);
     const ArmJudgement* b = certified_or_null(dynamic);
     if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
-    if (bytes.at(fixed) != bytes.at(dynamic)) return bytes.at(fixed) < bytes.at(dynamic) ? a : b;
+    const int64_t fixed_bytes = bytes_of(bytes, fixed), dynamic_bytes = bytes_of(bytes, dynamic);
+    if (fixed_bytes != dynamic_bytes) return fixed_bytes < dynamic_bytes ? a : b;
     return deciding_margin(*a, protocol.objective) >= deciding_margin(*b, protocol.objective) ? a : b;
   }
 
@@ -62,13 +69,13 @@ std::optional<int64_t> needed_cases(const ArmJudgement& arm, Objective objective
   return objective == Objective::kPreservation ? arm.math->preservation_needed : arm.math->aggregate_needed;
 }
 
-std::vector<CapacityOption> capacity_options(const Judgement& judgement, const ArmBytes& bytes) {
+std::vector<CapacityOption> capacity_options(const Judgement& judgement, const ArmBytes& bytes, ArmId chosen) {
   std::vector<CapacityOption> options;
   for (const ArmId id : {ArmId::kPF, ArmId::kPD, ArmId::kID, ArmId::kJD}) {
     const ArmJudgement* arm = find_arm(judgement, id);
-    if (arm == nullptr || !arm->certified) continue;
-    const double ratio = static_cast<double>(bytes.at(id)) / static_cast<double>(bytes.at(ArmId::kN));
-    options.push_back({id, 100.0 * (1.0 - ratio)});
+    if (arm == nullptr || !arm->certified || bytes_of(bytes, id) >= bytes_of(bytes, chosen)) continue;
+    const auto native = static_cast<double>(bytes_of(bytes, ArmId::kN));
+    options.push_back({id, 100.0 * (1.0 - static_cast<double>(bytes_of(bytes, id)) / native)});
   }
   return options;
 }
@@ -81,30 +88,65 @@ bool any_a_degraded(const Judgement& judgement) {
   return false;
 }
 
+// Why an arm that passes retrieval and loss has no certificate.
+std::string missing_for_certificate(const ArmJudgement& arm, const Protocol& protocol) {
+  if (const auto needed = needed_cases(arm, protocol.objective)) {
+    return fmt::format("needs n = {} math cases at the observed rate", *needed);
+  }
+  if (arm.objective(protocol.objective) == Verdict::kUninformative) {
+    return "native misses the floor of the math panel";
+  }
+  if (protocol.protocol_class == ProtocolClass::kScreening) {
+    return fmt::format("protocol {} is a screening one", protocol.name);
+  }
+  return fmt::format("{} is not established", objective_name(protocol.objective));
+}
+
+// What would have to be known before fewer bytes can be stored.
+std::string nothing_known(const Judgement& judgement, const ProbeResult& probe) {
+  if (any_a_degraded(judgement)) return "no format is certified, and a loss with K16/V8 was shown";
+  std::string reason = fmt::format("no format is certified; the probe says {}", fragility_name(probe.verdict));
+  for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
+    const ArmJudgement* arm = find_arm(judgement, id);
+    if (arm == nullptr) continue;
+    reason += fmt::format("; {}: retrieval and loss {}", arm_name(id), verdict_words(arm->retrieval_and_loss()));
+    for (const RetrievalJudgement& panel : arm->retrieval) {
+      if (panel.needed) reason += fmt::format(" (retrieval at {} needs n = {})", panel.length, *panel.needed);
+    }
+  }
+  return reason;
+}
+
 // What is known without any certificate.
 void decide_uncertified(const Chooser& chooser, const ProbeResult& probe, PolicyDecision& decision) {
   const ArmJudgement* a = chooser.unharmed_a();
-  if (probe.verdict == Fragility::kFragile && a != nullptr) {
-    decision.needed_cases = needed_cases(*a, chooser.protocol.objective);
-    const std::string missing = decision.needed_cases
-                                    ? fmt::format("needs n = {} at the observed rate", *decision.needed_cases)
-                                    : std::string("this protocol cannot certify");
-    if (decision.mode == PolicyMode::kKnee) {
-      decision.tier = Tier::kK16V8;
-      decision.arm = a->arm;
-      decision.reason = fmt::format(
-          "not certified ({}); the keys are fragile and {} passes retrieval and loss with no degradation shown: the "
-          "fragile-key default",
-          missing, arm_name(a->arm));
-    } else {
-      decision.reason = fmt::format(
-          "nothing is certified ({}), and policy mode certified chooses nothing without a certificate", missing);
-    }
+  if (probe.verdict != Fragility::kFragile || a == nullptr) {
+    decision.reason = nothing_known(chooser.judgement, probe);
     return;
   }
-  decision.reason = any_a_degraded(chooser.judgement)
-                        ? "degradation of FP8 values with native keys was shown"
-                        : "no format is certified, and what is known does not support storing fewer bytes";
+  decision.needed_cases = needed_cases(*a, chooser.protocol.objective);
+  const std::string missing = missing_for_certificate(*a, chooser.protocol);
+  if (decision.mode == PolicyMode::kCertified) {
+    decision.reason =
+        fmt::format("nothing is certified ({}: {}), and policy mode certified chooses nothing without a certificate",
+                    arm_name(a->arm), missing);
+    return;
+  }
+  decision.tier = Tier::kK16V8;
+  decision.arm = a->arm;
+  decision.reason = fmt::format(
+      "not certified ({}); the keys are fragile and {} passes retrieval and loss with no degradation shown: the "
+      "fragile-key default",
+      missing, arm_name(a->arm));
+}
+
+void decide_certified(const ArmJudgement& arm, Tier tier, const Protocol& protocol, PolicyDecision& decision) {
+  decision.tier = tier;
+  decision.arm = arm.arm;
+  decision.certified = true;
+  decision.reason = fmt::format("{} ({}) is certified for {} on this worker", arm_name(arm.arm),
+                                arm_description(arm.arm), objective_name(protocol.objective));
+  if (tier == Tier::kK16V8) decision.reason += ", K8/V8 is not";
 }
 
 }  // namespace
@@ -143,21 +185,14 @@ PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& prob
   const Chooser chooser{judgement, protocol, bytes};
   PolicyDecision decision;
   decision.mode = mode;
-  decision.capacity_options = capacity_options(judgement, bytes);
   if (const ArmJudgement* s = chooser.certified(ArmId::kSF, ArmId::kSD)) {
-    decision.tier = Tier::kK8V8;
-    decision.arm = s->arm;
+    decide_certified(*s, Tier::kK8V8, protocol, decision);
   } else if (const ArmJudgement* a = chooser.certified(ArmId::kAF, ArmId::kAD)) {
-    decision.tier = Tier::kK16V8;
-    decision.arm = a->arm;
+    decide_certified(*a, Tier::kK16V8, protocol, decision);
   } else {
     decide_uncertified(chooser, probe, decision);
-    return decision;
   }
-  decision.certified = true;
-  decision.reason = fmt::format("{} ({}) is certified for {} on this worker", arm_name(decision.arm),
-                                arm_description(decision.arm), objective_name(protocol.objective));
-  if (decision.tier == Tier::kK16V8) decision.reason += ", K8/V8 is not";
+  decision.capacity_options = capacity_options(judgement, bytes, decision.arm);
   return decision;
 }
 

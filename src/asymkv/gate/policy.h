@@ -24,7 +24,8 @@ enum class PolicyMode { kKnee, kCertified };
 std::string_view policy_mode_name(PolicyMode mode);  // "knee", "certified"
 PolicyMode parse_policy_mode(std::string_view text);
 
-// A certified format that no serving gate has passed on this worker: offered, never chosen.
+// A certified format that saves more than the chosen one, whose serving gate has not run on this worker: offered, never
+// chosen.
 struct CapacityOption {
   ArmId arm = ArmId::kJD;
   double saved_pct = 0;  // bytes saved against native
@@ -45,7 +46,7 @@ using ArmBytes = std::map<ArmId, int64_t>;
 
 // The table of docs/concepts.md: S certified -> K8/V8; else A certified -> K16/V8; else fragile keys and A unharmed ->
 // K16/V8 (knee) or native (certified); else native. Of two certified scale policies the one with fewer bytes wins, then
-// the larger distance from the deciding limit.
+// the larger distance from the deciding limit, then fixed scales. Throws Error{kInternal} if `bytes` lacks an arm.
 PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& probe, const Protocol& protocol,
                              const ArmBytes& bytes, PolicyMode mode);
 

@@ -1,9 +1,13 @@
 #include "asymkv/gate/probe.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/json_fields.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/kv/codec.h"
 
@@ -54,12 +58,13 @@ StoredSide store_head(const ProbeLayerInput& in, std::span<const float> rows, in
   return side;
 }
 
-// Softmax in place; returns log of the denominator plus the maximum.
-double softmax(std::vector<double>& row) {
-  const double largest = *std::ranges::max_element(row);
+// Softmax of `logits` into `probabilities`; returns the log of the denominator, so that log p = logit - result.
+double softmax(const std::vector<double>& logits, std::vector<double>& probabilities) {
+  const double largest = *std::ranges::max_element(logits);
+  probabilities.resize(logits.size());
   double sum = 0;
-  for (double& x : row) sum += x = std::exp(x - largest);
-  for (double& x : row) x /= sum;
+  for (size_t j = 0; j < logits.size(); ++j) sum += probabilities[j] = std::exp(logits[j] - largest);
+  for (double& p : probabilities) p /= sum;
   return largest + std::log(sum);
 }
 
@@ -82,22 +87,23 @@ class RowProbe {
   void add(int64_t query, int64_t q_head, HeadSums& sums) {
     const int64_t visible = in_.num_keys - in_.num_queries + query + 1;
     const float* q = in_.q.data() + (query * in_.num_q_heads + q_head) * in_.head_dim;
-    native_ = logits(q, keys_.native, visible);
-    stored_ = logits(q, keys_.stored, visible);
+    compute_logits(q, keys_.native, visible, native_);
+    compute_logits(q, keys_.stored, visible, stored_);
     add_noise(sums);
-    softmax(native_);
-    const std::vector<double> stored_logits = stored_;
-    const double stored_log = softmax(stored_);
-    // KL(native || stored) = sum p (log p - log p'), with log p' from the stored logits themselves.
+    const double native_log = softmax(native_, native_p_);
+    const double stored_log = softmax(stored_, stored_p_);
+    // KL(native || stored) = sum p (log p - log p'), both logarithms from the logits: equal logits give exactly 0.
+    double kl = 0;
     for (size_t j = 0; j < native_.size(); ++j) {
-      if (native_[j] > 0) sums.kl += native_[j] * (std::log(native_[j]) - (stored_logits[j] - stored_log));
+      kl += native_p_[j] * ((native_[j] - native_log) - (stored_[j] - stored_log));
     }
+    sums.kl += std::max(kl, 0.0);
     add_outputs(sums);
   }
 
  private:
-  std::vector<double> logits(const float* q, const std::vector<float>& keys, int64_t visible) const {
-    std::vector<double> row(static_cast<size_t>(visible));
+  void compute_logits(const float* q, const std::vector<float>& keys, int64_t visible, std::vector<double>& row) const {
+    row.resize(static_cast<size_t>(visible));
     const double scale = 1.0 / std::sqrt(static_cast<double>(in_.head_dim));
     for (size_t j = 0; j < row.size(); ++j) {
       double sum = 0;
@@ -105,7 +111,6 @@ class RowProbe {
       for (int64_t i = 0; i < in_.head_dim; ++i) sum += static_cast<double>(q[i]) * k[i];
       row[j] = sum * scale;
     }
-    return row;
   }
 
   void add_noise(HeadSums& sums) const {
@@ -120,17 +125,20 @@ class RowProbe {
     sums.logits += static_cast<int64_t>(native_.size());
   }
 
-  void add_outputs(HeadSums& sums) const {
+  void add_outputs(HeadSums& sums) {
     const auto dim = static_cast<size_t>(in_.head_dim);
-    for (size_t i = 0; i < dim; ++i) {
-      double native = 0;
-      double k8 = 0;
-      double v8 = 0;
-      for (size_t j = 0; j < native_.size(); ++j) {
-        native += native_[j] * values_.native[j * dim + i];
-        k8 += stored_[j] * values_.native[j * dim + i];
-        v8 += native_[j] * values_.stored[j * dim + i];
+    // [native, E4M3 keys alone, E4M3 values alone] of every channel.
+    outputs_.assign(dim, {0.0, 0.0, 0.0});
+    for (size_t j = 0; j < native_p_.size(); ++j) {
+      const float* native_v = values_.native.data() + j * dim;
+      const float* stored_v = values_.stored.data() + j * dim;
+      for (size_t i = 0; i < dim; ++i) {
+        outputs_[i][0] += native_p_[j] * native_v[i];
+        outputs_[i][1] += stored_p_[j] * native_v[i];
+        outputs_[i][2] += native_p_[j] * stored_v[i];
       }
+    }
+    for (const auto& [native, k8, v8] : outputs_) {
       sums.output += native * native;
       sums.k8_error += (k8 - native) * (k8 - native);
       sums.v8_error += (v8 - native) * (v8 - native);
@@ -140,18 +148,36 @@ class RowProbe {
   const ProbeLayerInput& in_;
   const StoredSide& keys_;
   const StoredSide& values_;
-  std::vector<double> native_;
+  std::vector<double> native_;  // logits of one row
   std::vector<double> stored_;
+  std::vector<double> native_p_;  // their softmax
+  std::vector<double> stored_p_;
+  std::vector<std::array<double, 3>> outputs_;
 };
 
 void check_shapes(const ProbeLayerInput& in) {
+  ASYMKV_CHECK(in.num_queries > 0 && in.num_queries <= in.num_keys && in.num_kv_heads > 0 && in.num_q_heads > 0 &&
+                   in.num_q_heads % in.num_kv_heads == 0 && in.head_dim > 0,
+               "{} queries, {} keys, {} and {} heads of {}", in.num_queries, in.num_keys, in.num_q_heads,
+               in.num_kv_heads, in.head_dim);
   const auto kv_elems = static_cast<size_t>(in.num_keys * in.num_kv_heads * in.head_dim);
   ASYMKV_CHECK(in.k.size() == kv_elems && in.v.size() == kv_elems, "keys {} and values {} for {} elements", in.k.size(),
                in.v.size(), kv_elems);
   ASYMKV_CHECK(in.q.size() == static_cast<size_t>(in.num_queries * in.num_q_heads * in.head_dim), "{} query elements",
                in.q.size());
-  ASYMKV_CHECK(in.num_queries > 0 && in.num_queries <= in.num_keys && in.num_q_heads % in.num_kv_heads == 0,
-               "{} queries, {} keys, {} and {} heads", in.num_queries, in.num_keys, in.num_q_heads, in.num_kv_heads);
+  ASYMKV_CHECK(in.k_bias.empty() || in.k_bias.size() == static_cast<size_t>(in.num_kv_heads * in.head_dim),
+               "{} key bias elements", in.k_bias.size());
+}
+
+// A NaN would pass every comparison with a threshold and end as "undecided".
+void check_finite(const ProbeLayerInput& in) {
+  const std::pair<std::string_view, std::span<const float>> sides[] = {
+      {"queries", in.q}, {"keys", in.k}, {"values", in.v}, {"key bias", in.k_bias}};
+  for (const auto& [name, elems] : sides) {
+    if (std::ranges::all_of(elems, [](float x) { return std::isfinite(x); })) continue;
+    throw_bad_input("layer {}: the {} hold a NaN or an infinity, so its fragility cannot be probed", in.layer_idx,
+                    name);
+  }
 }
 
 struct LayerSums {
@@ -205,6 +231,7 @@ LayerProbe finish_layer(const ProbeLayerInput& in, const LayerSums& sums) {
 
 LayerProbe probe_layer(const ProbeLayerInput& in) {
   check_shapes(in);
+  check_finite(in);
   const int64_t group = in.num_q_heads / in.num_kv_heads;
   LayerSums sums;
   sums.heads.resize(static_cast<size_t>(in.num_q_heads));
@@ -229,6 +256,7 @@ LayerProbe merge_layer_probes(std::span<const LayerProbe> rows) {
   ASYMKV_CHECK(!rows.empty(), "no probe rows to merge");
   LayerProbe merged = rows[0];
   for (const LayerProbe& row : rows.subspan(1)) {
+    ASYMKV_CHECK(row.layer_idx == merged.layer_idx, "rows of layers {} and {}", merged.layer_idx, row.layer_idx);
     merged.k_max = std::max(merged.k_max, row.k_max);
     merged.v_max = std::max(merged.v_max, row.v_max);
     merged.logit_noise_max = std::max(merged.logit_noise_max, row.logit_noise_max);
@@ -274,23 +302,46 @@ ProbeResult judge_probe(std::vector<LayerProbe> layers, const ProbeThresholds& t
   return result;
 }
 
+namespace {
+
+struct ProbeField {
+  std::string name;
+  double LayerProbe::*member;
+};
+
+const std::vector<ProbeField>& probe_fields() {
+  static const std::vector<ProbeField> fields = {{"k_bias_norm", &LayerProbe::k_bias_norm},
+                                                 {"k_max", &LayerProbe::k_max},
+                                                 {"v_max", &LayerProbe::v_max},
+                                                 {"k_flushed", &LayerProbe::k_flushed},
+                                                 {"v_flushed", &LayerProbe::v_flushed},
+                                                 {"k_snr_db", &LayerProbe::k_snr_db},
+                                                 {"v_snr_db", &LayerProbe::v_snr_db},
+                                                 {"logit_noise", &LayerProbe::logit_noise},
+                                                 {"logit_noise_max", &LayerProbe::logit_noise_max},
+                                                 {"logit_change_max", &LayerProbe::logit_change_max},
+                                                 {"row_kl", &LayerProbe::row_kl},
+                                                 {"k8_output_error", &LayerProbe::k8_output_error},
+                                                 {"v8_output_error", &LayerProbe::v8_output_error}};
+  return fields;
+}
+
+Fragility fragility_from(JsonFields& fields) {
+  const std::string name = fields.text("verdict");
+  for (const Fragility value : {Fragility::kRobust, Fragility::kUndecided, Fragility::kFragile}) {
+    if (fragility_name(value) == name) return value;
+  }
+  fields.fail("verdict", "must be robust, undecided or fragile");
+}
+
+}  // namespace
+
 Json probe_to_json(const ProbeResult& result) {
   Json layers = Json::array();
   for (const LayerProbe& layer : result.layers) {
-    layers.push_back({{"layer", layer.layer_idx},
-                      {"k_bias_norm", layer.k_bias_norm},
-                      {"k_max", layer.k_max},
-                      {"v_max", layer.v_max},
-                      {"k_flushed", layer.k_flushed},
-                      {"v_flushed", layer.v_flushed},
-                      {"k_snr_db", layer.k_snr_db},
-                      {"v_snr_db", layer.v_snr_db},
-                      {"logit_noise", layer.logit_noise},
-                      {"logit_noise_max", layer.logit_noise_max},
-                      {"logit_change_max", layer.logit_change_max},
-                      {"row_kl", layer.row_kl},
-                      {"k8_output_error", layer.k8_output_error},
-                      {"v8_output_error", layer.v8_output_error}});
+    Json row = {{"layer", layer.layer_idx}};
+    for (const ProbeField& field : probe_fields()) row[field.name] = layer.*field.member;
+    layers.push_back(std::move(row));
   }
   return {{"verdict", fragility_name(result.verdict)},
           {"mean_logit_noise", result.mean_logit_noise},
@@ -298,6 +349,32 @@ Json probe_to_json(const ProbeResult& result) {
           {"thresholds",
            {{"robust_noise", result.thresholds.robust_noise}, {"fragile_noise", result.thresholds.fragile_noise}}},
           {"layers", std::move(layers)}};
+}
+
+ProbeResult probe_from_json(const Json& json, std::string_view origin) {
+  JsonFields fields(json, std::string(origin), "probe.");
+  ProbeResult result;
+  result.verdict = fragility_from(fields);
+  result.mean_logit_noise = fields.number("mean_logit_noise");
+  JsonFields thresholds = fields.object("thresholds");
+  result.thresholds = {thresholds.number("robust_noise"), thresholds.number("fragile_noise")};
+  thresholds.finish();
+  for (JsonFields& row : fields.objects("layers")) {
+    LayerProbe layer;
+    layer.layer_idx = row.integer("layer");
+    for (const ProbeField& field : probe_fields()) layer.*field.member = row.number(field.name);
+    row.finish();
+    result.layers.push_back(layer);
+  }
+  if (result.layers.empty()) fields.fail("layers", "is empty");
+  const Json& deciding = fields.raw("deciding_layers");
+  if (!deciding.is_array()) fields.fail("deciding_layers", "must be a list of integers");
+  for (const Json& layer : deciding) {
+    if (!layer.is_number_integer()) fields.fail("deciding_layers", "must hold integers only");
+    result.deciding_layers.push_back(layer.get<int64_t>());
+  }
+  fields.finish();
+  return result;
 }
 
 }  // namespace asymkv

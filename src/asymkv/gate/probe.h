@@ -44,9 +44,11 @@ struct LayerProbe {
   double v8_output_error = 0;   // the same, E4M3 values alone
 };
 
-// Measures one layer. Pure; allocates a few rows. Throws Error{kInternal} if shapes and spans do not fit.
+// Measures one layer. Pure; allocates a few rows. Throws Error{kInternal} if shapes and spans do not fit, and
+// Error{kBadInput} naming the layer if an activation is NaN or infinite.
 LayerProbe probe_layer(const ProbeLayerInput& input);
-// Element-wise mean of several documents' rows for one layer (maxima are kept as maxima).
+// Element-wise mean of several documents' rows for one layer (maxima are kept as maxima). Throws Error{kInternal} for
+// no row or rows of several layers.
 LayerProbe merge_layer_probes(std::span<const LayerProbe> rows);
 
 enum class Fragility { kRobust, kUndecided, kFragile };
@@ -70,5 +72,7 @@ struct ProbeResult {
 // Judges the layers. A probe never admits anything by itself.
 ProbeResult judge_probe(std::vector<LayerProbe> layers, const ProbeThresholds& thresholds = {});
 Json probe_to_json(const ProbeResult& result);
+// Strict inverse: a missing, unknown or mistyped field is an Error{kBadInput} naming `origin` and the field.
+ProbeResult probe_from_json(const Json& json, std::string_view origin);
 
 }  // namespace asymkv
