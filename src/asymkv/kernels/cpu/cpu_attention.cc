@@ -10,7 +10,6 @@
 #include "asymkv/kernels/checks.h"
 #include "asymkv/kernels/cpu/attend_plan.h"
 #include "asymkv/kernels/cpu/merge.h"
-#include "asymkv/kernels/cpu/write_rows.h"
 
 namespace asymkv {
 namespace {
@@ -50,7 +49,7 @@ void CpuAttention::write_kv(const WriteKvParams& params) const {
   parallel_for(num_tasks, [&](int64_t task, int) {
     const int64_t begin = task * kTokensPerTask;
     const int64_t end = std::min(begin + kTokensPerTask, params.num_tokens);
-    cpu::write_tokens(params, begin, end, counters.data() + static_cast<size_t>(task) * params.targets.size());
+    kernels_.write_tokens(params, begin, end, counters.data() + static_cast<size_t>(task) * params.targets.size());
   });
   for (size_t i = 0; i < counters.size(); ++i) {
     const WriteTarget& target = params.targets[i % params.targets.size()];

@@ -8,6 +8,7 @@
 //
 #include "asymkv/kernels/cpu/attend_block-inl.h"
 #include "asymkv/kernels/cpu/tile_math-inl.h"
+#include "asymkv/kernels/cpu/write_rows-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,6 +17,13 @@ namespace HWY_NAMESPACE {
 
 void attend_task(const AttendParams& params, const AttendTask& task, Scratch& scratch, float* partials) {
   BlockAttention(params, task, scratch).run(partials);
+}
+
+void write_tokens(const WriteKvParams& params, int64_t begin, int64_t end, TargetCounters* counters) {
+  RowWriter writer(params, counters);
+  for (int64_t token = begin; token < end; ++token) {
+    for (int64_t head = 0; head < params.geometry.num_kv_heads; ++head) writer.write(token, head);
+  }
 }
 
 void exp2_all(const float* in, float* out, int64_t count) {
@@ -34,7 +42,7 @@ SimdKernels simd_kernels() {
 #else
   constexpr std::string_view kName = "cpu-scalar";
 #endif
-  return {kName, &attend_task, &exp2_all};
+  return {kName, &attend_task, &write_tokens, &exp2_all};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "asymkv/kernels/cpu/attend_plan.h"
+#include "asymkv/kernels/cpu/narrow-inl.h"
 #include "asymkv/kernels/cpu/scratch.h"
 #include "asymkv/kernels/cpu/tile_math-inl.h"
 #include "asymkv/ops/attention.h"
@@ -19,86 +20,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace asymkv::cpu {
 namespace HWY_NAMESPACE {
-
-// Rows are widened eight channels at a time at most, so that every head dim that is a multiple of 8 works.
-using Narrow = hn::CappedTag<float, 8>;
-using VecNarrow = hn::Vec<Narrow>;
-constexpr int64_t kNarrow = HWY_MIN(HWY_LANES(float), 8);
-
-// N codes at p as FP32, without their scale.
-template <DType kType>
-HWY_INLINE VecNarrow widen(const std::byte* p) {
-  const Narrow d;
-  const hn::Rebind<uint32_t, Narrow> du;
-  const hn::Rebind<int32_t, Narrow> di;
-  if constexpr (kType == DType::kF32) {
-    VecNarrow v = hn::Zero(d);
-    std::memcpy(&v, p, sizeof(v));
-    return v;
-  } else if constexpr (kType == DType::kBF16) {
-    const hn::Rebind<uint16_t, Narrow> d16;
-    const auto h = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, h)));
-  } else if constexpr (kType == DType::kF16) {
-#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
-    const hn::Rebind<hwy::float16_t, Narrow> d16;
-    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
-#else
-    HWY_ALIGN float wide[kNarrow];
-    for (int64_t i = 0; i < kNarrow; ++i) {
-      uint16_t h;
-      std::memcpy(&h, p + i * 2, sizeof(h));
-      wide[i] = f16_to_f32(h);
-    }
-    return hn::Load(d, wide);
-#endif
-  } else {
-    const hn::Rebind<uint8_t, Narrow> d8;
-    const auto code = hn::PromoteTo(du, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)));
-    if constexpr (kType == DType::kI8) {
-      return hn::ConvertTo(d, hn::Sub(hn::BitCast(di, code), hn::Set(di, 128)));
-    } else {
-      // Normal codes move into place; the eight subnormal ones are units of 2^-9; 0x7f is NaN.
-      const auto magnitude = hn::And(code, hn::Set(du, 0x7fU));
-      const auto sign = hn::ShiftLeft<24>(hn::Xor(code, magnitude));
-      const auto normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(du, 120U << 23)));
-      const auto units = hn::ConvertTo(d, hn::BitCast(di, magnitude));
-      const auto is_normal = hn::Ge(units, hn::Set(d, 8.0F));
-      auto value = hn::IfThenElse(is_normal, normal, hn::Mul(units, hn::Set(d, 0x1p-9F)));
-      value = hn::IfThenElse(hn::Eq(units, hn::Set(d, 127.0F)), hn::NaN(d), value);
-      return hn::Or(value, hn::BitCast(d, sign));
-    }
-  }
-}
-
-template <DType kType>
-HWY_INLINE void widen_row(const std::byte* in, float scale, int64_t elems, float* HWY_RESTRICT out) {
-  const Narrow d;
-  const auto factor = hn::Set(d, scale);
-  constexpr int64_t kBytes = dtype_bytes(kType);
-  for (int64_t i = 0; i < elems; i += kNarrow) {
-    VecNarrow v = widen<kType>(in + i * kBytes);
-    if constexpr (kBytes == 1) v = hn::Mul(v, factor);
-    hn::StoreU(v, d, out + i);
-  }
-}
-
-// Calls body with the dtype as a template value.
-template <typename Body>
-HWY_INLINE void with_dtype(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kF32:
-      return body.template operator()<DType::kF32>();
-    case DType::kF16:
-      return body.template operator()<DType::kF16>();
-    case DType::kBF16:
-      return body.template operator()<DType::kBF16>();
-    case DType::kE4M3:
-      return body.template operator()<DType::kE4M3>();
-    case DType::kI8:
-      return body.template operator()<DType::kI8>();
-  }
-}
 
 // key += R(position) removed, on the groups of pairs where anything was removed.
 HWY_INLINE void add_removed(const float* removed, const RopeTable& rope, int64_t position,

@@ -1,5 +1,3 @@
-#include "asymkv/kernels/cpu/write_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>

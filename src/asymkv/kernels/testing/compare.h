@@ -8,7 +8,7 @@ namespace asymkv::testing {
 
 // Limits of a comparison, in units of what the naive same-precision twin errs.
 struct CompareLimits {
-  double row_factor = 8.0;   // an element against the twin's largest error in its row, or the usual one if that is more
+  double row_factor = 16.0;  // an element against the twin's largest error in its row, or the usual one if that is more
   double norm_factor = 3.0;  // the norm of all errors against that of the twin
   double quantum = 0x1p-20;  // added, relative to the row's (the tensor's) largest oracle element
 };
