@@ -9,6 +9,11 @@ noise. Documents of the embedded models are chosen by a rule that looks at this 
 forward in FP64 and from slightly disturbed embeddings) must move no mean by more than half the limit. The fragile
 model's S arm, at a loss of 0.9 where native has 0.34, is chaotic: most documents fail this rule by its noise. On the
 robust model the means of AD and N must differ by more than the limit too.
+
+A deep model is chaotic in every 8-bit arm: one code that rounds the other way in the first layer changes hidden states,
+those change more codes, and after 30 layers the change is as large as that of the quantisation itself. There (SmolLM2)
+the limits of an arm follow its measured noise, and the strict check is check_dump.py, whose forward reads the engine's
+stored bytes.
 """
 
 import argparse
@@ -58,19 +63,20 @@ def rms(x):
     return x.pow(2).mean().sqrt().item()
 
 
-def document_golden(models, tokens, arms, native, noise_limit=float("inf")):
+def document_golden(models, tokens, arms, native, noise_limit=None):
     """None if an arm's noise is above the limit."""
     losses = {name: models["f32"].losses(tokens, quantiser.parse_arm(name, native)) for name in arms}
     golden = {"tokens": tokens, "arms": {}}
     for name in reversed(arms):
         mean_noise, token_noise = noise_of(models, tokens, quantiser.parse_arm(name, native), losses[name])
         nearest = min(rms(losses[name] - losses[other]) for other in arms if other != name)
-        if mean_noise > noise_limit or token_noise > nearest / 8:
+        if noise_limit is not None and (mean_noise > noise_limit or token_noise > nearest / 8):
             print(f"refused: {name} has noise {mean_noise:.1e}, on tokens {token_noise:.1e} of {nearest:.1e}", flush=True)
             return None
         golden["arms"][name] = {
-            "mean": losses[name].mean().item(), "mean_noise": mean_noise, "token_rms_noise": token_noise,
-            "token_rms_to_nearest_arm": nearest, "token_rms_limit": nearest / 4,
+            "mean": losses[name].mean().item(), "mean_limit": max(MEAN_LIMIT, 4 * mean_noise), "mean_noise": mean_noise,
+            "token_rms_noise": token_noise, "token_rms_to_nearest_arm": nearest,
+            "token_rms_limit": max(nearest / 4, 2 * token_noise),
             "tokens": [round(value, 5) for value in losses[name].tolist()]}
     print({a: f"{v['mean']:.5f} noise {v['mean_noise']:.1e}, on tokens {v['token_rms_noise']:.1e} of "
               f"{v['token_rms_to_nearest_arm']:.1e}" for a, v in golden["arms"].items()}, flush=True)
@@ -121,7 +127,7 @@ def main():
         goldens = text_goldens(models, arms, native, arguments.gguf, arguments.text)
     else:
         goldens = probe_goldens(models, arms, native, needs_mean_gap=arguments.name == "probe-robust")
-    out = {"model": arguments.name, "native": native, "path": "reference", "mean_limit": MEAN_LIMIT,
+    out = {"model": arguments.name, "native": native, "path": "reference",
            "made_by": "tests/parity/make_loss_goldens.py", "documents": goldens}
     target = ROOT / "tests" / "golden" / "parity" / f"losses-{arguments.name}.json"
     target.write_text(json.dumps(out, separators=(",", ":")) + "\n")

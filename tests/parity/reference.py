@@ -79,7 +79,7 @@ class ReferenceModel:
     @torch.no_grad()
     def forward(self, token_ids, arm, fixed_scales=None, stored_reads=True, on_layer=None):
         """Logits [tokens, vocabulary] of one sequence. fixed_scales: [(key, value)] a layer, for fixed arms.
-        on_layer(layer_idx, LayerKv, LayerInput) sees what was stored."""
+        on_layer(layer_idx, LayerKv, LayerInput) sees what was stored and may return another LayerKv to read instead."""
         g = self.geometry
         cos, sin = quantiser.rope_tables(self.frequencies, range(len(token_ids)))
         x = self.weights["model.embed_tokens.weight"][torch.tensor(token_ids)]
@@ -88,7 +88,7 @@ class ReferenceModel:
             q, layer = self.layer_input(self.norm(x, prefix + "input_layernorm.weight"), prefix + "self_attn.", cos, sin)
             kv = quantiser.write_layer(arm, g.native, layer, *(fixed_scales[i] if fixed_scales else (1.0, 1.0)))
             if on_layer is not None:
-                on_layer(i, kv, layer)
+                kv = on_layer(i, kv, layer) or kv
             x = x + self.linear(self.attend(q, kv, cos, sin, stored_reads), prefix + "self_attn.o_proj")
             h = self.norm(x, prefix + "post_attention_layernorm.weight")
             gate = torch.nn.functional.silu(self.linear(h, prefix + "mlp.gate_proj"))
