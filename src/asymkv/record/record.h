@@ -1,0 +1,129 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "asymkv/base/json.h"
+
+namespace asymkv {
+
+// What happened to one side, keys or values: four facts from four places, never merged and never copied from one to
+// another. An absent one is written "unset" (requested) or "unknown" (the others).
+
+// The pool's own layout descriptor.
+struct AllocatedSide {
+  std::string format;         // exact id, as KeyFormat::id or ValueFormat::id: "bf16", "e4m3-prebias", ...
+  std::string scale;          // "none", "fixed", "dynamic"
+  int64_t page_bytes = 0;     // payload of one page of one layer
+  int64_t scale_bytes = 0;    // scales of one page of one layer
+  int64_t payload_bytes = 0;  // payload of the whole pool, all layers
+  bool operator==(const AllocatedSide&) const = default;
+};
+
+// A kernel that ran, as this side saw it.
+struct LaunchedKernel {
+  std::string family;    // "cpu/avx512", "ref", ...
+  std::string instance;  // "attend_decode<bf16,e4m3,128>"
+  std::string format;    // exact id that the instance reads or writes on this side
+  std::string build;     // hash of the kernel build
+  int64_t count = 0;     // launches, > 0
+  bool operator==(const LaunchedKernel&) const = default;
+};
+
+struct SideFacts {
+  std::optional<std::string> requested;  // the user's words after parsing
+  std::optional<std::string> resolved;   // exact id after model, checkpoint scales, policy and backend selection
+  std::optional<AllocatedSide> allocated;
+  std::vector<LaunchedKernel> launched;  // empty: unknown
+  bool operator==(const SideFacts&) const = default;
+
+  // What holds: the allocated format, or "unknown".
+  std::string effective() const;
+  // Whether kernels ran and every one of them worked on the allocated format.
+  bool attested() const;
+};
+
+// Every hash is a lower-case SHA-256; an empty text means that there is none, and is written as null.
+struct Record {
+  std::string engine = "asymkv";  // another name: imported, may carry `requested` at most
+  std::string engine_version;
+  SideFacts key;
+  SideFacts value;
+
+  struct Model {
+    std::string id, revision;
+    std::string weights_sha256, tokenizer_sha256, config_sha256;
+    std::string native_dtype;
+    bool operator==(const Model&) const = default;
+  } model;
+
+  struct Scales {
+    std::string source = "none";  // "none", "checkpoint", "calibrated", "dynamic", "unit"
+    std::string sha256;           // of the calibrated file
+    int64_t epoch = 0;
+    bool operator==(const Scales&) const = default;
+  } scales;
+
+  struct Transform {
+    std::string kind = "none";  // "none", "key_bias_removed"
+    std::string sha256;         // of the bias used
+    bool operator==(const Transform&) const = default;
+  } transform;
+
+  struct Layout {
+    std::string id;         // "plain-1"
+    int64_t page_size = 0;  // slots
+    bool operator==(const Layout&) const = default;
+  } layout;
+
+  struct Device {
+    std::string kind;  // "cpu", "cuda"
+    std::string name, driver, toolkit, compute_capability;
+    bool operator==(const Device&) const = default;
+  } device;
+
+  struct Build {
+    std::string hash, compiler;
+    bool operator==(const Build&) const = default;
+  } build;
+
+  struct Launch {
+    std::string split;           // rule that cuts a context into splits
+    std::string mode = "eager";  // "eager", "graph"
+    int64_t batch = 0;           // largest batch
+    bool operator==(const Launch&) const = default;
+  } launch;
+
+  std::string protocol_sha256;  // where a gate ran
+  std::string argv_sha256;      // argv_fingerprint
+  std::string started, ended;   // utc_timestamp
+
+  bool operator==(const Record&) const = default;
+};
+
+inline constexpr std::string_view kRecordSchema = "asymkv.record/1";
+
+// Canonical form of schemas/record.schema.json: sorted keys, `effective` and `attested` derived from the facts.
+// Throws Error{kInternal} for a record that record_from_json would refuse.
+Json record_to_json(const Record& record);
+// Reads every version ever written. Strict: a missing, unknown or mistyped field, a word outside its list, a hash that
+// is none, an `effective` or `attested` that the facts do not bear out, and an imported record that claims more than
+// `requested` are Error{kBadInput} naming `origin` and the field; another schema name is Error{kUnsupported}.
+Record record_from_json(const Json& json, std::string_view origin);
+Record read_record(const std::filesystem::path& path);
+
+// SHA-256 over the arguments, each as its length (8 bytes, little endian) and its bytes. The value of an option whose
+// name speaks of a secret (key, token, password, secret, authorization, credential) is left out, in both spellings
+// ("--api-key X", "--api-key=X"): equal commands agree, and nobody can test guesses of a secret against a record.
+std::string argv_fingerprint(std::span<const std::string> argv);
+
+// "2026-11-29T16:20:05Z".
+std::string utc_timestamp(std::chrono::system_clock::time_point time);
+
+}  // namespace asymkv

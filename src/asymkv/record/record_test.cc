@@ -1,0 +1,264 @@
+#include "asymkv/record/record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <regex>
+
+#include "asymkv/base/error.h"
+
+namespace asymkv {
+namespace {
+
+void expect_error(const std::function<void()>& call, ErrorCode code, std::string_view words) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(error_code_name(e.code()), error_code_name(code)) << e.what();
+    EXPECT_THAT(e.what(), testing::HasSubstr(std::string(words)));
+    return;
+  }
+  ADD_FAILURE() << "no error; expected one about: " << words;
+}
+
+// The part of JSON Schema that schemas/record.schema.json uses. Returns the first violation, empty if there is none;
+// a keyword that it does not know is a violation, so the schema cannot outgrow the test unseen.
+class SchemaCheck {
+ public:
+  explicit SchemaCheck(const Json& root) : root_(root) {}
+  std::string check(const Json& value) const { return check(value, root_, "$"); }
+
+ private:
+  static bool has_type(const Json& value, const std::string& type) {
+    if (type == "string") return value.is_string();
+    if (type == "null") return value.is_null();
+    if (type == "integer") return value.is_number_integer();
+    if (type == "boolean") return value.is_boolean();
+    if (type == "array") return value.is_array();
+    return type == "object" && value.is_object();
+  }
+
+  std::string check(const Json& value, const Json& schema, const std::string& at) const {
+    for (const auto& [keyword, rule] : schema.items()) {
+      if (std::string found = check_keyword(value, schema, keyword, rule, at); !found.empty()) return found;
+    }
+    return {};
+  }
+
+  std::string check_keyword(const Json& value, const Json& schema, const std::string& keyword, const Json& rule,
+                            const std::string& at) const {
+    const auto require = [&](bool ok) { return ok ? std::string() : at + " breaks " + keyword; };
+    if (keyword.starts_with("$schema") || keyword == "title" || keyword == "description" || keyword == "$defs")
+      return {};
+    if (keyword == "$ref") {
+      return check(value, root_.at(Json::json_pointer(rule.get<std::string>().substr(1))), at);
+    }
+    if (keyword == "type") {
+      if (rule.is_string()) return require(has_type(value, rule));
+      return require(std::ranges::any_of(rule, [&](const Json& type) { return has_type(value, type); }));
+    }
+    if (keyword == "const") return require(value == rule);
+    if (keyword == "enum") return require(std::ranges::find(rule, value) != rule.end());
+    if (keyword == "pattern") {
+      return require(!value.is_string() ||
+                     std::regex_search(value.get<std::string>(), std::regex(rule.get<std::string>())));
+    }
+    if (keyword == "minLength") return require(!value.is_string() || value.get<std::string>().size() >= rule);
+    if (keyword == "minimum") return require(!value.is_number() || value >= rule);
+    if (keyword == "minItems") return require(!value.is_array() || value.size() >= rule);
+    if (keyword == "anyOf") {
+      return require(std::ranges::any_of(rule, [&](const Json& one) { return check(value, one, at).empty(); }));
+    }
+    return check_container(value, schema, keyword, rule, at);
+  }
+
+  std::string check_container(const Json& value, const Json& schema, const std::string& keyword, const Json& rule,
+                              const std::string& at) const {
+    if (keyword == "items") {
+      for (const Json& item : value) {
+        if (std::string found = check(item, rule, at + "[]"); !found.empty()) return found;
+      }
+      return {};
+    }
+    if (keyword == "required") {
+      for (const Json& field : rule) {
+        if (value.is_object() && !value.contains(field)) return at + " lacks " + field.get<std::string>();
+      }
+      return {};
+    }
+    if (keyword == "properties") {
+      for (const auto& [field, one] : rule.items()) {
+        if (!value.is_object() || !value.contains(field)) continue;
+        if (std::string found = check(value.at(field), one, at + "." + field); !found.empty()) return found;
+      }
+      return {};
+    }
+    if (keyword == "additionalProperties") {
+      for (const auto& [field, one] : value.items()) {
+        if (value.is_object() && !schema.at("properties").contains(field)) return at + " has the unknown " + field;
+      }
+      return {};
+    }
+    return "the test does not know the keyword " + keyword;
+  }
+
+  Json root_;
+};
+
+const SchemaCheck& schema() {
+  static const SchemaCheck check(
+      read_json_file(std::filesystem::path(std::getenv("ASYMKV_SOURCE_DIR")) / "schemas/record.schema.json"));
+  return check;
+}
+
+Record full_record() {
+  Record r;
+  r.engine_version = "0.1.0";
+  r.key.requested = "k16v8";
+  r.key.resolved = "bf16";
+  r.key.allocated = AllocatedSide{"bf16", "none", 4096, 0, 1 << 20};
+  r.key.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "bf16", "b1", 12}};
+  r.value.requested = "k16v8";
+  r.value.resolved = "e4m3";
+  r.value.allocated = AllocatedSide{"e4m3", "dynamic", 2048, 128, 1 << 19};
+  r.value.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "e4m3", "b1", 12}};
+  r.model = {"probe-robust", "r1", std::string(64, 'a'), std::string(64, 'b'), std::string(64, 'c'), "bf16"};
+  r.scales = {"dynamic", "", 3};
+  r.transform = {"key_bias_removed", std::string(64, 'd')};
+  r.layout = {"plain-1", 16};
+  r.device = {"cuda", "H200", "580.1", "13.0", "9.0"};
+  r.build = {"b1", "gcc 12.2"};
+  r.launch = {"by-1024", "graph", 12};
+  r.protocol_sha256 = std::string(64, 'e');
+  r.argv_sha256 = std::string(64, 'f');
+  r.started = "2026-11-29T16:20:05Z";
+  r.ended = "2026-11-29T16:21:05Z";
+  return r;
+}
+
+TEST(Record, RoundTripsAndObeysTheSchema) {
+  Record imported;
+  imported.engine = "other";
+  imported.key.requested = "auto";
+  for (const Record& record : {Record(), full_record(), imported}) {
+    const Json json = record_to_json(record);
+    EXPECT_EQ(schema().check(json), "");
+    EXPECT_EQ(record_from_json(parse_json(canonical_json(json), "x"), "x"), record);
+  }
+}
+
+TEST(Record, TheSchemaRefusesWhatTheReaderRefuses) {
+  const auto broken = [](const char* pointer, const Json& value) {
+    Json json = record_to_json(full_record());
+    json[Json::json_pointer(pointer)] = value;
+    return schema().check(json);
+  };
+  EXPECT_NE(broken("/key/allocated/format", "fp8"), "");
+  EXPECT_NE(broken("/key/launched", Json::array()), "");
+  EXPECT_NE(broken("/scales/epoch", -1), "");
+  EXPECT_NE(broken("/scales/epoch", 1.5), "");
+  EXPECT_NE(broken("/model/weights_sha256", "abc"), "");
+  EXPECT_NE(broken("/model/note", "x"), "");
+  EXPECT_NE(broken("/started", "yesterday"), "");
+  EXPECT_NE(broken("/schema", "asymkv.record/2"), "");
+  Json json = record_to_json(full_record());
+  json.erase("build");
+  EXPECT_EQ(schema().check(json), "$ lacks build");
+}
+
+TEST(Record, NothingIsCopiedIntoAGap) {
+  Record record;
+  record.key.requested = "k8v8";
+  const Json json = record_to_json(record);
+  EXPECT_EQ(json["key"]["requested"], "k8v8");
+  EXPECT_EQ(json["key"]["resolved"], "unknown");
+  EXPECT_EQ(json["key"]["allocated"], "unknown");
+  EXPECT_EQ(json["key"]["launched"], "unknown");
+  EXPECT_EQ(json["key"]["effective"], "unknown");
+  EXPECT_EQ(json["value"]["requested"], "unset");
+  EXPECT_EQ(json["key"]["attested"], false);
+}
+
+TEST(Record, IsAttestedOnlyIfEveryKernelAgrees) {
+  SideFacts side = full_record().value;
+  EXPECT_EQ(side.effective(), "e4m3");
+  EXPECT_TRUE(side.attested());
+  side.launched.push_back({"ref", "attend", "bf16", "b1", 1});
+  EXPECT_FALSE(side.attested());
+  side.launched.clear();
+  EXPECT_FALSE(side.attested());
+  side = full_record().value;
+  side.allocated.reset();
+  EXPECT_FALSE(side.attested());
+  EXPECT_EQ(side.effective(), "unknown");
+}
+
+TEST(Record, BrokenRecordsNameTheField) {
+  const auto refuse = [](const char* pointer, const Json& value, std::string_view words) {
+    Json json = record_to_json(full_record());
+    json[Json::json_pointer(pointer)] = value;
+    SCOPED_TRACE(pointer);
+    expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kBadInput, words);
+    expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kBadInput, "r.json");
+  };
+  refuse("/key/effective", "e4m3", "field \"key.effective\" must be \"bf16\", the allocated format");
+  refuse("/value/attested", false, "field \"value.attested\" must be true");
+  refuse("/value/resolved", "fp8", "field \"value.resolved\" is \"fp8\"; known: bf16 f16 f32 e4m3");
+  refuse("/value/resolved", "auto", "field \"value.resolved\" is \"auto\"");
+  refuse("/value/allocated", "e4m3", "field \"value.allocated\" must be an object, found string");
+  refuse("/value/allocated/scale", "static", "field \"value.allocated.scale\" is \"static\"");
+  refuse("/value/allocated/page_bytes", 0, "field \"value.allocated.page_bytes\" is 0, below 1");
+  refuse("/value/launched", Json::array(), "field \"value.launched\" is an empty list");
+  refuse("/value/launched/0/count", 0, "field \"value.launched[0].count\" is 0, below 1");
+  refuse("/model/weights_sha256", "ABC", "field \"model.weights_sha256\" is \"ABC\", which is no lower-case SHA-256");
+  refuse("/model/id", "", "field \"model.id\" is empty: write null");
+  refuse("/scales/source", "calibrated", "field \"scales.sha256\" is null, but calibrated scales come from a file");
+  refuse("/transform/sha256", nullptr, "field \"transform.sha256\" must be given exactly where a bias was removed");
+  refuse("/launch/mode", "lazy", "field \"launch.mode\" is \"lazy\"; known: eager graph");
+  refuse("/ended", "2026-11-29 16:20:05", "field \"ended\" is \"2026-11-29 16:20:05\"");
+  refuse("/engine", "other", "a record imported from another engine may carry what was requested");
+  refuse("/note", 1, "unknown field \"note\"");
+  Json json = record_to_json(full_record());
+  json["schema"] = "asymkv.record/9";
+  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kUnsupported, "\"asymkv.record/9\"; this program");
+}
+
+TEST(Record, ARecordThatCouldNotBeReadIsNotWritten) {
+  Record record = full_record();
+  record.model.weights_sha256 = "short";
+  expect_error([&] { record_to_json(record); }, ErrorCode::kInternal, "model.weights_sha256");
+}
+
+std::string fingerprint(const std::vector<std::string>& argv) {
+  return argv_fingerprint(argv);
+}
+
+TEST(ArgvFingerprint, LengthPrefixesSeparateArguments) {
+  // printf '\x06\0\0\0\0\0\0\0asymkv\x05\0\0\0\0\0\0\0admit' | sha256sum
+  EXPECT_EQ(fingerprint({"asymkv", "admit"}), "00bf44d0c64d007499a327bf7330e0c8ce7485db65936aa1ba3c37bdec46fdb5");
+  EXPECT_NE(fingerprint({"ab", "c"}), fingerprint({"a", "bc"}));
+  EXPECT_NE(fingerprint({"a"}), fingerprint({"a", ""}));
+  EXPECT_NE(fingerprint({"--max-tokens", "5"}), fingerprint({"--max-tokens", "6"}));
+  EXPECT_NE(fingerprint({"--tokenizer=a"}), fingerprint({"--tokenizer=b"}));
+}
+
+TEST(ArgvFingerprint, SecretsLeaveNoTrace) {
+  const std::string bare = fingerprint({"serve", "--api-key", "--port", "1"});
+  EXPECT_EQ(fingerprint({"serve", "--api-key", "hunter2", "--port", "1"}), bare);
+  EXPECT_EQ(fingerprint({"serve", "--api-key", "other", "--port", "1"}), bare);
+  EXPECT_EQ(fingerprint({"serve", "--api-key=hunter2", "--port", "1"}), bare);
+  EXPECT_NE(fingerprint({"serve", "--api-key", "hunter2", "--port", "2"}), bare);
+  for (const char* option : {"--hf-token", "--Password", "--redis-secret", "--authorization", "--credentials"}) {
+    EXPECT_EQ(fingerprint({option, "a"}), fingerprint({option, "b"})) << option;
+  }
+}
+
+TEST(UtcTimestamp, IsRfc3339) {
+  EXPECT_EQ(utc_timestamp(std::chrono::system_clock::from_time_t(0)), "1970-01-01T00:00:00Z");
+  EXPECT_EQ(utc_timestamp(std::chrono::system_clock::from_time_t(1795969205)), "2026-11-29T16:20:05Z");
+}
+
+}  // namespace
+}  // namespace asymkv
