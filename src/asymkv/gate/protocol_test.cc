@@ -74,9 +74,9 @@ TEST(Protocol, BuiltinCountsAreWhatAPerfectCandidateNeeds) {
   const double alpha = p.alpha_per_bound();
   EXPECT_EQ(p.protocol_class, ProtocolClass::kCertifying);
   EXPECT_GE(p.divisor, std::ssize(p.default_arms) - 1);
-  EXPECT_GE(p.math->count, stats::cases_for_limit(p.margins.preservation_limit, alpha));
+  EXPECT_EQ(stats::most_losses_for_limit(p.math->count, p.margins.preservation_limit, alpha), 0);
   for (const RetrievalPanel& panel : p.retrieval) {
-    EXPECT_GE(panel.count, stats::cases_for_limit(panel.limit, alpha)) << panel.name();
+    EXPECT_EQ(stats::most_losses_for_limit(panel.count, panel.limit, alpha), 1) << panel.name();
     EXPECT_EQ(panel.count % panel.cases_per_unit, 0);
   }
 }
