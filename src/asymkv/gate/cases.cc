@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
 #include "asymkv/gate/embedded_cases.h"
 #include "asymkv/gate/embedded_text.h"
@@ -80,7 +79,7 @@ std::vector<Case> retrieval_cases(const RetrievalPanel& panel, uint64_t seed, co
       break;
   }
   const std::filesystem::path path = filler_files(panel, files).front();
-  return make_generic_retrieval(panel, seed, tokenizer, split_sentences(read_text_file(path)), path.string());
+  return make_generic_retrieval(panel, seed, tokenizer, split_sentences(read_utf8_text(path)), path.string());
 }
 
 std::vector<Case> math_cases(const MathPanel& panel, uint64_t seed, const CaseFiles& files,

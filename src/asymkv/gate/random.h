@@ -17,12 +17,13 @@ class Random {
   static Random for_case(uint64_t seed, std::string_view panel, int64_t case_idx) {
     uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
     for (const char c : panel) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-    Random mix(seed ^ hash);
-    return Random(mix.next() + static_cast<uint64_t>(case_idx) * 0x9e3779b97f4a7c15ULL);
+    Random seeds(Random(seed ^ hash).next() + static_cast<uint64_t>(case_idx) * kGamma);
+    // A mixed number, not seeds' own state: states one step apart would give the same stream, shifted by one.
+    return Random(seeds.next());
   }
 
   uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
+    uint64_t z = (state_ += kGamma);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
     return z ^ (z >> 31);
@@ -47,6 +48,7 @@ class Random {
   }
 
  private:
+  static constexpr uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
   uint64_t state_;
 };
 

@@ -1,5 +1,6 @@
 #include "asymkv/gate/run_files.h"
 
+#include <set>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -36,6 +37,7 @@ std::vector<ArmId> arms_from(JsonFields& fields) {
     }
   }
   if (arms.empty() || arms.front() != ArmId::kN) fields.fail("arms", "must begin with N");
+  if (std::set<ArmId>(arms.begin(), arms.end()).size() != arms.size()) fields.fail("arms", "names an arm twice");
   return arms;
 }
 

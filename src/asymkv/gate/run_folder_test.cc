@@ -10,6 +10,7 @@
 
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/base/interrupt.h"
 #include "asymkv/gate/cases.h"
 #include "asymkv/gate/test_support.h"
 
@@ -365,6 +366,35 @@ TEST_F(RunFolderTest, AnUnfinishedRunIsNotRead) {
   files["outcomes/N.jsonl"] += "{\"torn";
   restore(folder(), files);
   expect_error([&] { read_run(folder()); }, ErrorCode::kBadInput, "N.jsonl:32: the last line has no newline");
+}
+
+// Ctrl-C in the middle of a unit lets that unit finish. In a child, since the flag stays set.
+TEST_F(RunFolderTest, AnInterruptStopsBetweenUnits) {
+  class Interrupted : public FakeRunner {
+   public:
+    std::vector<RawOutcome> run_unit(const Unit& unit) override {
+      if (unit.index == 3) ::raise(SIGINT);
+      return FakeRunner::run_unit(unit);
+    }
+  };
+  fs::remove_all(folder());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    install_interrupt_handler();
+    Interrupted runner;
+    try {
+      run_panels(make_request(folder()), runner);
+    } catch (const Error& e) {
+      ::_exit(exit_code(e.code()));
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorCode::kInterrupted));
+  EXPECT_EQ(num_lines(folder() / "progress.jsonl"), 4);
+  finish(folder(), reference_);
 }
 
 // Starts or resumes the run in a child process, which asks the fake slowly.

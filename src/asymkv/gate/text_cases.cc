@@ -162,7 +162,7 @@ bool is_space(char c) {
 // A file that hands out documents from its start.
 class DocumentSource {
  public:
-  explicit DocumentSource(const std::filesystem::path& path) : text_(read_text_file(path)) {}
+  explicit DocumentSource(const std::filesystem::path& path) : text_(read_utf8_text(path)) {}
 
   // The shortest next piece, cut before white space, that has at least `tokens` tokens; empty if the rest is shorter.
   std::string next(int64_t tokens, const CountTokens& count) {
@@ -196,6 +196,16 @@ class DocumentSource {
 };
 
 }  // namespace
+
+std::string read_utf8_text(const std::filesystem::path& path) {
+  std::string text = read_text_file(path);
+  try {
+    static_cast<void>(Json(text).dump());  // refuses ill-formed UTF-8
+  } catch (const Json::exception&) {
+    throw_bad_input("{} is not UTF-8 text: convert it first", path.string());
+  }
+  return text;
+}
 
 std::vector<std::string> split_sentences(std::string_view text) {
   std::vector<std::string> sentences;

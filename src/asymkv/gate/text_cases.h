@@ -12,6 +12,9 @@ namespace asymkv {
 
 // Cases of any tokenizer, made from plain text.
 
+// A whole file. Throws Error{kBadInput} naming it if it cannot be read or is not UTF-8.
+std::string read_utf8_text(const std::filesystem::path& path);
+
 // Text cut after sentence ends (". ", "! ", "? ", a newline), white space kept, so that the pieces put together give
 // the text again.
 std::vector<std::string> split_sentences(std::string_view text);
