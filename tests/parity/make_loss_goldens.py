@@ -6,14 +6,13 @@
 Writes tests/golden/parity/losses-NAME.json. Two arms that differ only in one side's storage can have nearly equal mean
 losses, so the losses of the single tokens are kept too: their distance to another arm is a hundred times the rounding
 noise. Documents of the embedded models are chosen by a rule that looks at this forward alone: rounding noise (the same
-forward in FP64 and from slightly disturbed embeddings) must move no mean by more than half the limit. The fragile
-model's S arm, at a loss of 0.9 where native has 0.34, is chaotic: most documents fail this rule by its noise. On the
-robust model the means of AD and N must differ by more than the limit too.
+forward in FP64 and from slightly disturbed embeddings) must move no mean by more than half of 2e-4. On the robust model
+the means of AD and N must differ by more than 2e-4 too.
 
-A deep model is chaotic in every 8-bit arm: one code that rounds the other way in the first layer changes hidden states,
-those change more codes, and after 30 layers the change is as large as that of the quantisation itself. There (SmolLM2)
-the limits of an arm follow its measured noise, and the strict check is check_dump.py, whose forward reads the engine's
-stored bytes.
+Some forwards are chaotic: one code that rounds the other way in the first layer changes hidden states, those change more
+codes, and in the end the change is as large as that of the quantisation itself. So it is with every 8-bit arm of a deep
+model (SmolLM2, 30 layers) and with S on the fragile model, whose loss triples. There the limits follow the measured
+noise (4 times it), and the strict check is check_dump.py, whose forward reads the engine's own stored bytes.
 """
 
 import argparse
@@ -32,6 +31,7 @@ MEAN_LIMIT = 2e-4  # nats, on a document's mean
 NOISE_LIMIT = MEAN_LIMIT / 2
 NUM_DOCUMENTS = 4
 NUM_DISTURBED = 3
+QUIET_ARMS = {"probe-robust": ["N", "AD", "JD", "SD"], "probe-fragile": ["N", "AD", "JD"]}
 
 
 def probe_documents(count, length, seed):
@@ -63,14 +63,14 @@ def rms(x):
     return x.pow(2).mean().sqrt().item()
 
 
-def document_golden(models, tokens, arms, native, noise_limit=None):
-    """None if an arm's noise is above the limit."""
+def document_golden(models, tokens, arms, native, quiet_arms=()):
+    """None if the noise of one of quiet_arms is above NOISE_LIMIT, or hides its distance from another arm."""
     losses = {name: models["f32"].losses(tokens, quantiser.parse_arm(name, native)) for name in arms}
     golden = {"tokens": tokens, "arms": {}}
     for name in reversed(arms):
         mean_noise, token_noise = noise_of(models, tokens, quantiser.parse_arm(name, native), losses[name])
         nearest = min(rms(losses[name] - losses[other]) for other in arms if other != name)
-        if noise_limit is not None and (mean_noise > noise_limit or token_noise > nearest / 8):
+        if name in quiet_arms and (mean_noise > NOISE_LIMIT or token_noise > nearest / 8):
             print(f"refused: {name} has noise {mean_noise:.1e}, on tokens {token_noise:.1e} of {nearest:.1e}", flush=True)
             return None
         golden["arms"][name] = {
@@ -83,14 +83,14 @@ def document_golden(models, tokens, arms, native, noise_limit=None):
     return golden
 
 
-def probe_goldens(models, arms, native, needs_mean_gap):
+def probe_goldens(models, arms, native, quiet_arms, needs_mean_gap):
     chosen = []
     for tokens in probe_documents(80, 512, seed=20260):
         if needs_mean_gap:
             means = [models["f32"].losses(tokens, quantiser.parse_arm(a, native)).mean().item() for a in ("N", "AD")]
             if abs(means[0] - means[1]) <= 1.5 * MEAN_LIMIT:
                 continue
-        golden = document_golden(models, tokens, arms, native, NOISE_LIMIT)
+        golden = document_golden(models, tokens, arms, native, quiet_arms)
         if golden is not None:
             chosen.append(golden)
         if len(chosen) == NUM_DOCUMENTS:
@@ -126,7 +126,7 @@ def main():
     if arguments.gguf:
         goldens = text_goldens(models, arms, native, arguments.gguf, arguments.text)
     else:
-        goldens = probe_goldens(models, arms, native, needs_mean_gap=arguments.name == "probe-robust")
+        goldens = probe_goldens(models, arms, native, QUIET_ARMS[arguments.name], arguments.name == "probe-robust")
     out = {"model": arguments.name, "native": native, "path": "reference",
            "made_by": "tests/parity/make_loss_goldens.py", "documents": goldens}
     target = ROOT / "tests" / "golden" / "parity" / f"losses-{arguments.name}.json"
