@@ -2,17 +2,21 @@
 // tests/parity to check against an independent quantiser. The arm names a format; fixed scales are calibrated on the
 // prompt itself.
 //
-//   dump_kv MODEL ARM TOKEN_IDS.json OUT_FOLDER
+//   dump_kv MODEL ARM TOKEN_IDS.json OUT_FOLDER [worker|reference]
 //
+// worker (default): tokens attend to keys and values as just computed; reference: to the stored bytes.
 // OUT_FOLDER/meta.json, and per layer L (little-endian, row-major):
 //   kraw.L.bin  FP32 [tokens, kv_heads, head_dim] keys before bias and RoPE
 //   k16.L.bin, v16.L.bin  FP32 [tokens, kv_heads, head_dim] after bias, RoPE and rounding to the native type
 //   kremoved.L.bin  FP32 [kv_heads, head_dim] the vector taken out (pre-bias arms only)
 //   k_stored.L.bin, v_stored.L.bin  stored rows gathered in token order [tokens, kv_heads, row bytes]
 //   k_scales.L.bin, v_scales.L.bin  FP32 [tokens, kv_heads] (1 where a side has no scale)
+// and nll.bin, FP32 [tokens - 1]: loss of each token from the second on, given those before
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "asymkv/base/error.h"
@@ -76,7 +80,8 @@ void dump_layer(const fs::path& folder, const SequencePages& sequence, int64_t l
     write_floats(folder / fmt::format("kremoved.{}.bin", layer_idx), view.transform->removed);
 }
 
-Json metadata(const LoadedModel& model, const KvCache& cache, ArmId arm, std::span<const int32_t> tokens) {
+Json metadata(const LoadedModel& model, const KvCache& cache, ArmId arm, std::span<const int32_t> tokens,
+              OwnReads own_reads) {
   const KvGeometry& geometry = cache.layout().geometry();
   const KvFormat& format = cache.layout().format();
   Json fixed = Json::array();
@@ -86,6 +91,7 @@ Json metadata(const LoadedModel& model, const KvCache& cache, ArmId arm, std::sp
   return {{"model", model.files.path.string()},
           {"model_type", model.config().model_type},
           {"arm", arm_name(arm)},
+          {"path", own_reads == OwnReads::kStored ? "reference" : "worker"},
           {"key", format.key.id()},
           {"value", format.value.id()},
           {"scale", scale_kind_name(format.scale())},
@@ -98,8 +104,29 @@ Json metadata(const LoadedModel& model, const KvCache& cache, ArmId arm, std::sp
           {"token_ids", tokens}};
 }
 
+// Loss of each token from the second on; hidden: [tokens, hidden_size] after the final norm.
+std::vector<float> token_losses(const Decoder& decoder, std::span<const float> hidden,
+                                std::span<const int32_t> tokens) {
+  const auto width = static_cast<size_t>(decoder.config().hidden_size);
+  std::vector<float> losses;
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    const std::vector<float> logits = decoder.logits(hidden.subspan(i * width, width));
+    const double largest = static_cast<double>(*std::ranges::max_element(logits));
+    double sum = 0.0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+    const double target = static_cast<double>(logits[static_cast<size_t>(tokens[i + 1])]);
+    losses.push_back(static_cast<float>(largest + std::log(sum) - target));
+  }
+  return losses;
+}
+
+OwnReads parse_path(std::string_view name) {
+  if (name != "worker" && name != "reference") throw_usage("unknown path \"{}\"; known: worker, reference", name);
+  return name == "worker" ? OwnReads::kFresh : OwnReads::kStored;
+}
+
 int run(int argc, char** argv) {
-  if (argc != 5) throw_usage("usage: dump_kv MODEL ARM TOKEN_IDS.json OUT_FOLDER");
+  if (argc != 5 && argc != 6) throw_usage("usage: dump_kv MODEL ARM TOKEN_IDS.json OUT_FOLDER [worker|reference]");
   const auto model = load_model(argv[1], select_backends("cpu"));
   const ArmId arm = parse_arm(argv[2]);
   const auto tokens = read_json_file(argv[3]).get<std::vector<int32_t>>();
@@ -118,10 +145,14 @@ int run(int argc, char** argv) {
   ForwardChunk chunk;
   chunk.tokens = tokens;
   chunk.targets = {&sequence};
+  chunk.context = &sequence;
+  chunk.own_reads = parse_path(argc == 6 ? argv[5] : "worker");
   DumpObserver observer(folder);
-  model->decoder.forward(std::span(&chunk, 1), model->config().native_dtype, &observer);
+  const std::vector<float> hidden =
+      model->decoder.forward(std::span(&chunk, 1), model->config().native_dtype, &observer);
+  write_floats(folder / "nll.bin", token_losses(model->decoder, hidden, tokens));
   for (int64_t layer = 0; layer < cache->config().num_layers; ++layer) dump_layer(folder, sequence, layer);
-  write_file_atomic(folder / "meta.json", metadata(*model, *cache, arm, tokens).dump(1) + "\n");
+  write_file_atomic(folder / "meta.json", metadata(*model, *cache, arm, tokens, chunk.own_reads).dump(1) + "\n");
   return 0;
 }
 

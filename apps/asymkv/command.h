@@ -8,13 +8,21 @@
 
 namespace asymkv::app {
 
+inline constexpr const char* kVersion = "0.1.0";
+
 // What the chosen subcommand will do once the command line has been read; returns the process exit code.
 using Action = std::function<int()>;
 
 // One function per subcommand file: adds the subcommand with its options and, in its callback, sets `action`.
 using AddCommand = void (*)(CLI::App& root, Action& action);
 
+void add_admit_command(CLI::App& root, Action& action);
+void add_calibrate_command(CLI::App& root, Action& action);
+void add_doctor_command(CLI::App& root, Action& action);
+void add_gate_command(CLI::App& root, Action& action);
+void add_generate_command(CLI::App& root, Action& action);
 void add_model_command(CLI::App& root, Action& action);
+void add_probe_command(CLI::App& root, Action& action);
 void add_stats_command(CLI::App& root, Action& action);
 
 // Prints one JSON object and a newline on stdout. Human text and progress go to stderr, so --json output stays clean.

@@ -154,6 +154,7 @@ EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& 
     prefix.sequences.emplace_back(*caches_.at(slot.arm));
     prefix.last_hidden.emplace_back();
   }
+  if (tokens.empty()) return prefix;
   const auto total = static_cast<int64_t>(tokens.size());
   const bool one_chunk = options_.chunk_tokens == 0 || total <= options_.chunk_tokens;
   if (options_.path == RunPath::kReference || options_.prefill == Prefill::kPerArm || !one_chunk) {

@@ -8,19 +8,23 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
 #include "command.h"
+#include "run_record.h"
 
 namespace asymkv::app {
 
-void print_json(const Json& value) { fmt::print("{}\n", value.dump(2, ' ', false, Json::error_handler_t::replace)); }
+void print_json(const Json& value) {
+  fmt::print("{}\n", value.dump(2, ' ', false, Json::error_handler_t::replace));
+}
 
 namespace {
 
-constexpr AddCommand kCommands[] = {add_model_command, add_stats_command};
+constexpr AddCommand kCommands[] = {add_admit_command, add_calibrate_command, add_probe_command,  add_generate_command,
+                                    add_model_command, add_stats_command,     add_doctor_command, add_gate_command};
 
 int run(int argc, char** argv) {
   CLI::App root("asymkv: KV caches whose keys and values have different formats, admitted by evidence", "asymkv");
   root.require_subcommand(1);
-  root.set_version_flag("--version", "asymkv 0.1.0");
+  root.set_version_flag("--version", fmt::format("asymkv {}", kVersion));
   Action action;
   for (const AddCommand add : kCommands) add(root, action);
   try {
@@ -31,6 +35,7 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : exit_code(ErrorCode::kUsage);
   }
   install_interrupt_handler();
+  remember_argv(argc, argv);
   return action();
 }
 

@@ -3,6 +3,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/backends.h"
 #include "asymkv/kernels/cpu/model/cpu_model.h"
+#include "asymkv/runtime/launch_log.h"
 
 namespace asymkv {
 
@@ -19,11 +20,8 @@ Backends select_backends(std::string_view device) {
     if (!choice.available) throw_unsupported("device \"{}\": {}", device, choice.reason);
     Backends backends;
     backends.model = make_cpu_model_backend();
-    if (device == "ref") {
-      backends.attention = make_ref_attention();
-    } else {
-      backends.attention = make_cpu_attention();
-    }
+    backends.attention =
+        std::make_shared<LoggedAttention>(device == "ref" ? make_ref_attention() : make_cpu_attention());
     return backends;
   }
   throw_usage("unknown device \"{}\"; known: cpu, ref, cuda", device);

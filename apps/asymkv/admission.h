@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "asymkv/gate/cases.h"
+#include "asymkv/gate/policy.h"
+#include "asymkv/gate/protocol.h"
+#include "asymkv/model/forward/decoder.h"
+
+namespace asymkv::app {
+
+struct AdmissionRequest {
+  std::filesystem::path model;
+  std::filesystem::path folder;  // empty: asymkv-admit/MODEL
+  Protocol protocol;
+  std::vector<ArmId> arms;  // empty: the protocol's, less those the model cannot have
+  CaseFiles files;
+  std::filesystem::path scales_file;  // empty: calibrated on texts of the protocol's kind
+  PolicyMode mode = PolicyMode::kKnee;
+  bool resume = false;
+  Backends backends;
+};
+
+struct AdmissionResult {
+  std::filesystem::path folder;
+  std::string model;
+  Tier tier = Tier::kNative;
+  Json certificate;
+  Json policy;
+  std::string table;
+  double seconds = 0;
+};
+
+// The whole job: loads the model, probes it, runs the panels (resumable), and writes scales.json, probe.json,
+// certificate.json, policy.json, record.json and report.html into the folder.
+AdmissionResult run_admission(const AdmissionRequest& request);
+
+}  // namespace asymkv::app

@@ -1,0 +1,110 @@
+// asymkv admit: probe, panels, certificate, policy and report of one model.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "admission.h"
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/gate/certificate.h"
+#include "asymkv/runtime/backends.h"
+#include "command.h"
+
+namespace asymkv::app {
+namespace {
+
+struct AdmitArguments {
+  AdmissionRequest request;
+  std::string protocol = "builtin";
+  std::string arms;
+  std::string path;
+  std::string prefill;
+  std::string mode = "knee";
+  std::string require_tier;
+  std::string device = "cpu";
+  bool json = false;
+};
+
+Json answer_json(const AdmissionResult& result) {
+  Json arms = Json::object();
+  for (const auto& [name, arm] : result.certificate.at("arms").items()) {
+    arms[name] = {{"vs", arm.value("vs", Json::object())}, {"panels", arm.value("panels", Json::object())}};
+  }
+  return {{"model", result.model},
+          {"probe", result.certificate.at("probe")},
+          {"noise_floor", result.certificate.at("noise_floor")},
+          {"arms", std::move(arms)},
+          {"policy", result.policy},
+          {"certificate", (result.folder / "certificate.json").string()},
+          {"report", (result.folder / "report.html").string()},
+          {"seconds", result.seconds}};
+}
+
+int run(const AdmitArguments& args) {
+  AdmissionRequest request = args.request;
+  request.protocol = load_protocol(args.protocol);
+  if (!args.path.empty()) request.protocol.path = parse_run_path(args.path);
+  if (!args.prefill.empty()) request.protocol.prefill = parse_prefill(args.prefill);
+  if (!args.arms.empty()) request.arms = parse_arms(args.arms);
+  request.mode = parse_policy_mode(args.mode);
+  std::optional<Tier> required;
+  if (!args.require_tier.empty()) required = parse_tier(args.require_tier);
+  request.backends = select_backends(args.device);
+  const AdmissionResult result = run_admission(request);
+  if (args.json) {
+    print_json(answer_json(result));
+  } else {
+    fmt::print("{}", result.table);
+    fmt::print("certificate: {}\nreport:      {}\n", (result.folder / "certificate.json").string(),
+               (result.folder / "report.html").string());
+  }
+  if (required && result.tier < *required) {
+    fmt::print(stderr, "asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));
+    return 1;
+  }
+  return 0;
+}
+
+void add_file_options(CLI::App& command, AdmissionRequest& request) {
+  command.add_option("--math-questions", request.files.math_questions, "GSM8K test.jsonl (protocol quick)");
+  command.add_option("--math-examples", request.files.math_few_shot, "GSM8K train.jsonl, for the few-shot prompt");
+  command.add_option("--loss-text", request.files.loss_texts,
+                     "UTF-8 text for the loss panel; may be given several times");
+  command.add_option("--filler", request.files.filler,
+                     "UTF-8 text around the retrieval needles, if the protocol asks for one");
+  command.add_option("--scales", request.scales_file,
+                     "fixed scales for the F arms (asymkv calibrate); default: calibrated here");
+}
+
+}  // namespace
+
+void add_admit_command(CLI::App& root, Action& action) {
+  auto args = std::make_shared<AdmitArguments>();
+  CLI::App* command =
+      root.add_subcommand("admit", "decide which KV formats may serve a model: probe, panels, certificate, policy");
+  command->add_option("MODEL", args->request.model, "model folder (safetensors) or .gguf file")->required();
+  command->add_option("--protocol", args->protocol, "builtin (embedded models), quick (any model), or a JSON file")
+      ->capture_default_str();
+  command->add_option("--arms", args->arms, "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD or fewer; default: the protocol's");
+  command->add_option("--out", args->request.folder, "folder of the run; default: asymkv-admit/MODEL");
+  command->add_option("--path", args->path, "worker or reference; default: the protocol's");
+  command->add_option("--prefill", args->prefill, "shared or per-arm; default: the protocol's");
+  command->add_option("--policy-mode", args->mode, "knee or certified")->capture_default_str();
+  command->add_option("--require", args->require_tier, "exit 1 unless this tier was reached: K16/V8 or K8/V8");
+  command->add_flag("--resume", args->request.resume, "go on with the run in --out");
+  add_file_options(*command, args->request);
+  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Examples:\n"
+      "  asymkv admit models/probe-fragile --out run-fragile\n"
+      "  asymkv admit qwen2.5-coder-0.5b.gguf --protocol quick --math-questions test.jsonl --math-examples train.jsonl "
+      "\\\n"
+      "      --loss-text wiki.test.tokens --out run-qwen");
+  command->callback([&action, args] { action = [args] { return run(*args); }; });
+}
+
+}  // namespace asymkv::app

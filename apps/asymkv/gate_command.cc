@@ -1,0 +1,118 @@
+// asymkv gate: print a protocol, write a run's report again, verify a run folder.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/gate/certificate_verify.h"
+#include "asymkv/gate/report.h"
+#include "command.h"
+
+namespace asymkv::app {
+namespace {
+
+struct GateOptions {
+  std::string protocol;
+  std::filesystem::path folder;
+  bool json = false;
+};
+
+std::string count_words(int64_t count, std::string_view unit) {
+  return fmt::format("{} {}{}", count, unit, count == 1 ? "" : "s");
+}
+
+void print_protocol_for_people(const Protocol& p) {
+  fmt::print("{}: {}; decides by {}; alpha {} / {} = {:.4g} a bound\n", p.name, protocol_class_name(p.protocol_class),
+             objective_name(p.objective), p.alpha, p.divisor, p.alpha_per_bound());
+  fmt::print("  passes with lost answers <= {:.3g}%, net change >= {:.3g} pp, prediction loss <= {:+.3g}%\n",
+             100.0 * p.margins.preservation_limit, 100.0 * p.margins.aggregate_margin, 100.0 * p.margins.loss_limit);
+  for (const RetrievalPanel& panel : p.retrieval) {
+    fmt::print("  {}: {} at {} depths, {} distractors, limit {:.3g}%, native floor {:.3g}%\n", panel.name(),
+               count_words(panel.count, "case"), panel.depths, panel.distractors, 100.0 * panel.limit,
+               100.0 * panel.native_floor);
+  }
+  if (p.math) {
+    fmt::print("  math: {}, {} parser, native floor {:.3g}%\n", count_words(p.math->count, "question"),
+               answer_parser_name(p.math->parser), 100.0 * p.math->native_floor);
+  }
+  for (const LossPanel& panel : p.loss) {
+    fmt::print("  {}: {}, the last {} tokens of each scored\n", panel.name(), count_words(panel.documents, "document"),
+               panel.scored_tokens);
+  }
+  fmt::print("  {} path, {} prefill; arms {}{}\n", run_path_name(p.path), prefill_name(p.prefill),
+             join_arms(p.default_arms), p.noise_floor ? "; native runs twice" : "");
+  fmt::print("  SHA-256 {}\n", protocol_sha256(p));
+}
+
+int print_protocol(const GateOptions& options) {
+  const Protocol protocol = load_protocol(options.protocol);
+  if (options.json) {
+    print_json(protocol_to_json(protocol));
+  } else {
+    print_protocol_for_people(protocol);
+  }
+  return 0;
+}
+
+int write_report(const GateOptions& options) {
+  const FinishedRun finished = read_finished_run(options.folder);
+  const std::filesystem::path path = options.folder / "report.html";
+  write_file_atomic(path, render_report_html(finished.report_inputs()));
+  if (options.json) {
+    print_json({{"report", path.string()}, {"tier", tier_name(finished.policy.tier)}});
+  } else {
+    fmt::print("{}report: {}\n",
+               render_table(finished.run, finished.judgement, finished.bytes_per_token, finished.policy),
+               path.string());
+  }
+  return 0;
+}
+
+int verify(const GateOptions& options) {
+  const std::vector<Mismatch> mismatches = verify_run_folder(options.folder);
+  if (options.json) {
+    print_json(mismatches_to_json(mismatches));
+  } else if (mismatches.empty()) {
+    fmt::print("ok: every count, bound, verdict and hash follows from the run's own files\n");
+  } else {
+    for (const Mismatch& mismatch : mismatches) {
+      fmt::print("{}: ", mismatch.path);
+      if (!mismatch.recorded.empty()) fmt::print("recorded {}, ", mismatch.recorded);
+      fmt::print("recomputed: {}\n", mismatch.recomputed);
+    }
+    fmt::print(stderr, "asymkv: {} in {}\n", count_words(std::ssize(mismatches), "mismatch"), options.folder.string());
+  }
+  return mismatches.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_gate_command(CLI::App& root, Action& action) {
+  auto options = std::make_shared<GateOptions>();
+  CLI::App* gate = root.add_subcommand("gate", "Protocols, reports and the check of finished admission runs");
+  gate->require_subcommand(1);
+  CLI::App* protocol = gate->add_subcommand("protocol", "Print a protocol");
+  protocol->footer("Example: asymkv gate protocol builtin --json");
+  protocol->add_option("NAME", options->protocol, "Built-in name (builtin, quick) or a JSON file")->required();
+  protocol->add_flag("--json", options->json, "One JSON object: the protocol file itself");
+  protocol->callback([options, &action] { action = [options] { return print_protocol(*options); }; });
+
+  CLI::App* report = gate->add_subcommand("report", "Write report.html of a finished run again and print its table");
+  report->footer("Example: asymkv gate report runs/robust");
+  report->add_option("DIR", options->folder, "Folder of the run")->required();
+  report->add_flag("--json", options->json, "One JSON object on stdout");
+  report->callback([options, &action] { action = [options] { return write_report(*options); }; });
+
+  CLI::App* verify_command = gate->add_subcommand(
+      "verify", "Recompute every count, bound, verdict and hash of a run; exit code 1 if one does not follow");
+  verify_command->footer("Example: asymkv gate verify runs/robust --json");
+  verify_command->add_option("DIR", options->folder, "Folder of the run")->required();
+  verify_command->add_flag("--json", options->json, "One JSON object on stdout");
+  verify_command->callback([options, &action] { action = [options] { return verify(*options); }; });
+}
+
+}  // namespace asymkv::app

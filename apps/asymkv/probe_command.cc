@@ -1,0 +1,93 @@
+// asymkv probe: how fragile a model's keys are, layer by layer. Admits nothing by itself.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/runtime/backends.h"
+#include "command.h"
+#include "probe_runner.h"
+#include "side_documents.h"
+
+namespace asymkv::app {
+namespace {
+
+struct ProbeArguments {
+  std::string model;
+  std::string data;
+  int64_t tokens = 1024;
+  int64_t documents = 2;
+  std::string device = "cpu";
+  bool json = false;
+};
+
+std::vector<std::vector<int32_t>> probe_documents(const LoadedModel& model, const ProbeArguments& args) {
+  if (args.data.empty()) {
+    Protocol texts = builtin_protocol("quick");
+    texts.math.reset();
+    texts.loss.clear();
+    for (RetrievalPanel& panel : texts.retrieval) panel.length = args.tokens;
+    return make_side_documents(model, texts, {}, 0);
+  }
+  std::vector<int32_t> ids =
+      model.tokenizer.encode(read_text_file(args.data), {.add_special = true, .parse_special = false});
+  std::vector<std::vector<int32_t>> documents;
+  const auto size = static_cast<size_t>(args.tokens);
+  for (size_t begin = 0; begin < ids.size() && static_cast<int64_t>(documents.size()) < args.documents; begin += size) {
+    documents.emplace_back(ids.begin() + static_cast<ptrdiff_t>(begin),
+                           ids.begin() + static_cast<ptrdiff_t>(std::min(ids.size(), begin + size)));
+  }
+  if (documents.empty()) throw_bad_input("{} holds no token to probe with", args.data);
+  return documents;
+}
+
+void print_human(const ProbeResult& result) {
+  fmt::print("layer  |bias|    max|K|   max|V|   K noise  worst    K8 error  V8 error  row KL\n");
+  for (const LayerProbe& layer : result.layers) {
+    fmt::print("{:5}  {:8.1f}  {:7.1f}  {:7.1f}  {:7.3f}  {:7.3f}  {:7.2f}%  {:7.2f}%  {:.2e}\n", layer.layer_idx,
+               layer.k_bias_norm, layer.k_max, layer.v_max, layer.logit_noise, layer.logit_noise_max,
+               100.0 * layer.k8_output_error, 100.0 * layer.v8_output_error, layer.row_kl);
+  }
+  fmt::print("keys look {}: mean logit noise with E4M3 keys {:.3g} (robust up to {}, fragile from {})\n",
+             fragility_name(result.verdict), result.mean_logit_noise, result.thresholds.robust_noise,
+             result.thresholds.fragile_noise);
+  fmt::print("a probe admits nothing by itself: run asymkv admit\n");
+}
+
+int run(const ProbeArguments& args) {
+  const auto model = load_model(args.model, select_backends(args.device));
+  const ProbeResult result = run_probe(*model, probe_documents(*model, args));
+  if (args.json) {
+    Json answer = probe_to_json(result);
+    answer["model"] = args.model;
+    print_json(answer);
+  } else {
+    print_human(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_probe_command(CLI::App& root, Action& action) {
+  auto args = std::make_shared<ProbeArguments>();
+  CLI::App* command = root.add_subcommand("probe", "how fragile a model's keys are, layer by layer");
+  command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
+  command->add_option("--data", args->data, "UTF-8 text to probe with; default: built-in text");
+  command->add_option("--tokens", args->tokens, "tokens of a document")
+      ->check(CLI::Range(128, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--documents", args->documents, "most documents of --data")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--device", args->device)->capture_default_str();
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer("Example:\n  asymkv probe models/probe-fragile");
+  command->callback([&action, args] { action = [args] { return run(*args); }; });
+}
+
+}  // namespace asymkv::app

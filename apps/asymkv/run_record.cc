@@ -1,0 +1,131 @@
+#include "run_record.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/hash.h"
+#include "asymkv/gate/protocol.h"
+#include "asymkv/kv/key_transform.h"
+#include "asymkv/record/record.h"
+#include "asymkv/runtime/launch_log.h"
+#include "command.h"
+
+namespace asymkv::app {
+namespace {
+
+std::vector<std::string>& stored_argv() {
+  static std::vector<std::string> argv;
+  return argv;
+}
+
+// Kernels that touched caches of exactly this format, seen from one side.
+std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvFormat& format, bool key_side) {
+  const auto* log = dynamic_cast<const LoggedAttention*>(model.decoder.backends().attention.get());
+  std::vector<LaunchedKernel> kernels;
+  if (log == nullptr) return kernels;
+  for (const auto& [launch, count] : log->launches()) {
+    const bool same = launch.key == format.key.id() && launch.value == format.value.id() &&
+                      launch.scale == scale_kind_name(format.scale());
+    if (!same) continue;
+    kernels.push_back({std::string(log->name()), fmt::format("{}:{}", launch.phase, launch.kernel),
+                       key_side ? launch.key : launch.value, build_id(), count});
+  }
+  return kernels;
+}
+
+AllocatedSide allocated(const KvCache& cache, bool key_side) {
+  const KvFormat& format = cache.layout().format();
+  const PageBytes page = cache.layout().page_bytes();
+  const CacheInventory inventory = cache.inventory();
+  AllocatedSide side;
+  side.format = key_side ? format.key.id() : format.value.id();
+  side.scale = scale_kind_name(key_side ? format.key.scale : format.value.scale);
+  side.page_bytes = key_side ? page.k_payload : page.v_payload;
+  side.scale_bytes = key_side ? page.k_scales : page.v_scales;
+  side.payload_bytes = key_side ? inventory.planes.k_payload : inventory.planes.v_payload;
+  return side;
+}
+
+// The requested words of one side: of "f16/e4m3" its own half, of a preset the whole preset.
+std::optional<std::string> requested_side(const std::string& kv, bool key_side) {
+  if (kv.empty()) return std::nullopt;
+  const size_t slash = kv.find('/');
+  if (slash == std::string::npos) return kv;
+  return key_side ? kv.substr(0, slash) : kv.substr(slash + 1);
+}
+
+SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested, bool key_side) {
+  SideFacts facts;
+  const KvFormat& format = cache.layout().format();
+  facts.requested = requested_side(requested.kv, key_side);
+  facts.resolved = key_side ? format.key.id() : format.value.id();
+  facts.allocated = allocated(cache, key_side);
+  facts.launched = launched(model, format, key_side);
+  return facts;
+}
+
+Record::Scales scale_facts(const KvCache& cache) {
+  const std::string& source = cache.config().scale_source;
+  const size_t colon = source.find(':');
+  Record::Scales scales;
+  scales.source = source.substr(0, colon);
+  if (colon != std::string::npos) scales.sha256 = source.substr(colon + 1);
+  return scales;
+}
+
+Record make_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
+                   const RunClock& clock) {
+  Record record;
+  record.engine_version = kVersion;
+  record.key = side_facts(model, cache, requested, true);
+  record.value = side_facts(model, cache, requested, false);
+  const std::filesystem::path& path = model.files.path;
+  record.model.id = (path.filename().empty() ? path.parent_path().filename() : path.filename()).string();
+  record.model.weights_sha256 = model.files.weights_sha256();
+  record.model.tokenizer_sha256 = model.tokenizer.sha256();
+  record.model.config_sha256 = model.files.config_sha256;
+  record.model.native_dtype = dtype_name(model.config().native_dtype);
+  record.scales = scale_facts(cache);
+  if (cache.layout().format().key.prebias) {
+    record.transform = {"key_bias_removed", key_transforms_sha256(cache.config().transforms)};
+  }
+  record.layout = {cache.layout().id(), cache.layout().geometry().page_size};
+  record.device.kind = "cpu";
+  record.device.name = std::string(model.decoder.backends().attention->name());
+  record.build = {build_id(), __VERSION__};
+  record.argv_sha256 = argv_fingerprint(stored_argv());
+  record.started = utc_timestamp(clock.start());
+  record.ended = utc_timestamp(std::chrono::system_clock::now());
+  return record;
+}
+
+}  // namespace
+
+std::string build_id() {
+  static const std::string id = sha256_file_hex("/proc/self/exe");
+  return id;
+}
+
+void remember_argv(int argc, char** argv) {
+  stored_argv().assign(argv, argv + argc);
+}
+
+Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
+                     const RunClock& clock) {
+  return record_to_json(make_record(model, cache, requested, clock));
+}
+
+Json make_admission_record(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches, const RunRequest& run,
+                           const RunClock& clock) {
+  Json arms = Json::object();
+  for (const auto& [arm, cache] : caches) {
+    const KvFormat format = arm_format(arm, model.config().native_dtype);
+    Record record = make_record(model, *cache, {format.id(), std::string(scale_kind_name(format.scale()))}, clock);
+    record.protocol_sha256 = protocol_sha256(run.protocol);
+    arms[std::string(arm_name(arm))] = record_to_json(record);
+  }
+  return {{"schema", "asymkv.admission-record/1"}, {"arms", std::move(arms)}};
+}
+
+}  // namespace asymkv::app

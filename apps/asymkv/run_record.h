@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "asymkv/engine/loaded_model.h"
+#include "asymkv/gate/run_folder.h"
+#include "asymkv/kv/cache.h"
+
+namespace asymkv::app {
+
+// When a command began, for records and tokens per second.
+class RunClock {
+ public:
+  RunClock() : wall_(std::chrono::system_clock::now()), steady_(std::chrono::steady_clock::now()) {}
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - steady_).count(); }
+  std::chrono::system_clock::time_point start() const { return wall_; }
+
+ private:
+  std::chrono::system_clock::time_point wall_;
+  std::chrono::steady_clock::time_point steady_;
+};
+
+// What the user asked for, as typed; "unset" where an option was left alone.
+struct RequestedKv {
+  std::string kv;
+  std::string scale;
+};
+
+// Identity of this program: version, compiler and the SHA-256 of its own executable.
+std::string build_id();
+// Kept for records: the process's argument vector, fingerprinted without secrets.
+void remember_argv(int argc, char** argv);
+
+// The provenance record of one cache that served a command (record/record.h).
+Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
+                     const RunClock& clock);
+// One record per arm of an admission run: {"schema", "arms": {ARM: record}}.
+Json make_admission_record(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches, const RunRequest& run,
+                           const RunClock& clock);
+
+}  // namespace asymkv::app

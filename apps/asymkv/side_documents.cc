@@ -1,0 +1,34 @@
+#include "side_documents.h"
+
+#include <algorithm>
+
+namespace asymkv::app {
+
+CaseTokenizer case_tokenizer(const LoadedModel& model) {
+  CaseTokenizer tokenizer;
+  tokenizer.count = [&model](std::string_view text) {
+    return static_cast<int64_t>(model.tokenizer.encode(text, {.add_special = false, .parse_special = false}).size());
+  };
+  tokenizer.has_bos = !model.tokenizer.encode("", {.add_special = true}).empty();
+  return tokenizer;
+}
+
+std::vector<std::vector<int32_t>> make_side_documents(const LoadedModel& model, const Protocol& protocol,
+                                                      const CaseFiles& files, uint64_t seed_offset) {
+  Protocol side = protocol;
+  side.seed = protocol.seed + seed_offset;
+  std::erase_if(side.retrieval, [](const RetrievalPanel& panel) { return panel.source == DataSource::kFile; });
+  for (RetrievalPanel& panel : side.retrieval) panel.count = std::min<int64_t>(panel.count, 2);
+  if (side.math && side.math->source == DataSource::kFile) side.math.reset();
+  if (side.math) side.math->count = std::min<int64_t>(side.math->count, 24);
+  std::erase_if(side.loss, [](const LossPanel& panel) { return panel.source == DataSource::kFile; });
+  for (LossPanel& panel : side.loss) panel.documents = std::min<int64_t>(panel.documents, 2);
+  std::vector<std::vector<int32_t>> documents;
+  for (const Case& item : make_cases(side, files, case_tokenizer(model))) {
+    const std::string text = item.context + item.question + item.expected;
+    documents.push_back(model.tokenizer.encode(text, {.add_special = true, .parse_special = false}));
+  }
+  return documents;
+}
+
+}  // namespace asymkv::app

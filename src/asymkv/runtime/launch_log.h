@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "asymkv/ops/attention.h"
+
+namespace asymkv {
+
+// Which kernel touched a cache of which formats, as seen at the call: the `launched` facts of a record.
+struct Launch {
+  std::string key;  // key format id of the cache the call read or wrote
+  std::string value;
+  std::string scale;   // "none", "fixed", "dynamic"
+  std::string phase;   // "write", "decode", "mixed"
+  std::string kernel;  // the family's own name for what served it
+  auto operator<=>(const Launch&) const = default;
+};
+
+// Passes every call on to another family and counts what ran. Reads of fresh keys alone are no launch: they touch no
+// cache. Not thread-safe, as the backends' callers are not.
+class LoggedAttention final : public AttentionBackend {
+ public:
+  explicit LoggedAttention(std::unique_ptr<AttentionBackend> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return inner_->name(); }
+  Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const override {
+    return inner_->supports(geometry, format, group, phase);
+  }
+  void write_kv(const WriteKvParams& params) const override;
+  void attend(const AttendParams& params) const override;
+  const std::map<Launch, int64_t>& launches() const { return launches_; }
+
+ private:
+  void add_launch(const KvLayout& layout, int64_t group, Phase phase) const;
+  std::unique_ptr<AttentionBackend> inner_;
+  mutable std::map<Launch, int64_t> launches_;
+  // Kernel names are asked for once: (key id, value id, scale, head dim, group, phase) -> entry of launches_.
+  mutable std::map<std::tuple<std::string, std::string, ScaleKind, int64_t, int64_t, Phase>, int64_t*> known_;
+};
+
+}  // namespace asymkv
