@@ -64,7 +64,7 @@ Protocol make_quick() {
   retrieval.digits = 7;
   retrieval.source = DataSource::kGeneric;
   retrieval.generation = {16, {"\n"}};
-  retrieval.cases_per_unit = 2;
+  retrieval.cases_per_unit = 5;
   p.retrieval = {retrieval};
   MathPanel math;
   math.source = DataSource::kFile;
@@ -73,7 +73,7 @@ Protocol make_quick() {
   math.parser = AnswerParser::kFlexible;
   math.native_floor = 0.20;
   math.generation = {256, {"Question:"}};
-  math.cases_per_unit = 5;
+  math.cases_per_unit = 10;
   p.math = math;
   LossPanel loss;
   loss.source = DataSource::kFile;
