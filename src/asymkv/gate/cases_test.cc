@@ -197,7 +197,8 @@ TEST(EmbeddedCases, EveryCaseIsDistinctAndRoundTrips) {
   }
   EXPECT_EQ(texts.size(), cases.size());
   EXPECT_EQ(ids.size(), cases.size());
-  EXPECT_EQ(cases_to_jsonl(cases), cases_to_jsonl(builtin_cases()));
+  // The same on every compiler and in every version: a certificate names its cases by this hash.
+  EXPECT_EQ(sha256_hex(cases_to_jsonl(cases)), "e595864e5b7512aec0133d35edc8d8096ca57a54711f6ccbb4979437193fb297");
 }
 
 TEST(EmbeddedCases, OtherTokenizersAreRefused) {

@@ -87,6 +87,18 @@ bool is_temporary(const std::string& name) {
 
 }  // namespace
 
+FolderLock::FolderLock(const fs::path& folder) : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error = errno;
+  if (fd_ >= 0) ::close(fd_);
+  if (error == EWOULDBLOCK) throw_usage("another process is writing the run in {}", folder.string());
+  throw_error(ErrorCode::kResourceExhausted, "cannot lock {}: {}", folder.string(), std::strerror(error));
+}
+
+FolderLock::~FolderLock() {
+  ::close(fd_);
+}
+
 RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, const std::vector<ArmId>& arms)
     : folder_(request.folder), arms_(arms) {
   if (fs::exists(folder_) && !fs::is_directory(folder_)) throw_usage("{} is not a folder", folder_.string());
@@ -94,7 +106,7 @@ RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, c
     throw_usage("{} is not empty: resume the run in it, or name another folder", folder_.string());
   }
   make_folders(folder_);
-  lock();
+  lock_ = std::make_unique<FolderLock>(folder_);
   start(request);
   resume(plan);
   for (const ArmId arm : arms_) {
@@ -103,21 +115,6 @@ RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, c
   progress_ = std::make_unique<JsonlAppender>(folder_ / run_files::kProgress);
   sync_folder(folder_ / run_files::kOutcomes);
   sync_folder(folder_);
-}
-
-RunWriter::~RunWriter() {
-  if (lock_fd_ >= 0) ::close(lock_fd_);
-}
-
-// The lock goes with the process, so a killed run leaves none behind.
-void RunWriter::lock() {
-  lock_fd_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_fd_ >= 0 && ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  if (lock_fd_ >= 0) ::close(lock_fd_);
-  lock_fd_ = -1;
-  if (error == EWOULDBLOCK) throw_usage("another process is writing the run in {}", folder_.string());
-  throw_error(ErrorCode::kResourceExhausted, "cannot lock {}: {}", folder_.string(), std::strerror(error));
 }
 
 void RunWriter::start(const RunRequest& request) {

@@ -11,15 +11,24 @@
 
 namespace asymkv {
 
+// Keeps other processes from writing into a folder. The lock goes with the process, so a killed run leaves none behind.
+class FolderLock {
+ public:
+  // Throws Error{kUsage} where another process holds it.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 // Owns a run folder while the run goes on. Opening it starts a run, or brings a killed one back to its last finished
 // unit; the errors are those of run_panels.
 class RunWriter {
  public:
   RunWriter(const RunRequest& request, const std::vector<Unit>& plan, const std::vector<ArmId>& arms);
-  ~RunWriter();
-  RunWriter(const RunWriter&) = delete;
-  RunWriter& operator=(const RunWriter&) = delete;
-
   // Units that are finished; the next one to run has this index.
   int64_t units_done() const { return units_done_; }
   const std::vector<std::string>& repairs() const { return repairs_; }
@@ -28,7 +37,6 @@ class RunWriter {
   void commit(const Unit& unit, const std::vector<std::string>& lines);
 
  private:
-  void lock();
   void start(const RunRequest& request);
   void remove_temporaries();
   void check_or_write(std::string_view name, const std::string& bytes, bool may_write);
@@ -37,7 +45,7 @@ class RunWriter {
 
   std::filesystem::path folder_;
   std::vector<ArmId> arms_;
-  int lock_fd_ = -1;
+  std::unique_ptr<FolderLock> lock_;
   int64_t units_done_ = 0;
   std::map<std::string, int64_t> end_bytes_;  // by arm name
   std::vector<std::string> repairs_;
