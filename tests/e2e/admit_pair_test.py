@@ -1,0 +1,55 @@
+"""The embedded pair under a protocol of fewer cases: the robust model reaches K8/V8, the fragile one K16/V8, with every
+arm's verdict as its storage deserves."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+import program
+
+HARMLESS = {"robust": {"AF", "AD", "RF", "RD", "SF", "SD", "PF", "PD", "ID", "JD"}, "fragile": {"AF", "AD", "PF", "PD", "JD"}}
+HARMFUL = {"robust": set(), "fragile": {"RF", "RD", "SF", "SD", "ID"}}
+TIER = {"robust": "K8/V8", "fragile": "K16/V8"}
+
+
+class AdmitPair(unittest.TestCase):
+    def admit(self, twin):
+        with tempfile.TemporaryDirectory() as folder:
+            protocol = program.small_protocol("pair", 36, 120, 6, certifying=True, retrieval_limit=0.25, preservation_limit=0.06)
+            path = program.write_protocol(folder, protocol)
+            run = pathlib.Path(folder) / "run"
+            result = program.run("admit", program.MODELS / f"probe-{twin}", "--protocol", path, "--out", run, "--json", check=0)
+            answer = json.loads(result.stdout)
+            for name in ("protocol.json", "cases.jsonl", "certificate.json", "policy.json", "record.json", "report.html"):
+                self.assertTrue((run / name).stat().st_size > 0, name)
+            verify = json.loads(program.run("gate", "verify", run, "--json", check=0).stdout)
+            self.assertTrue(verify["ok"], verify)
+            return answer, json.loads((run / "record.json").read_text())
+
+    def check(self, twin):
+        answer, record = self.admit(twin)
+        self.assertEqual(answer["policy"]["tier"], TIER[twin])
+        self.assertTrue(answer["policy"]["certified"])
+        self.assertEqual(answer["probe"]["verdict"], twin)
+        for arm in HARMLESS[twin]:
+            self.assertEqual(answer["arms"][arm]["vs"]["N"]["preservation"]["verdict"], "pass", arm)
+        for arm in HARMFUL[twin]:
+            self.assertEqual(answer["arms"][arm]["vs"]["N"]["preservation"]["verdict"], "degraded", arm)
+        # Two native runs in another order agree case by case.
+        noise = answer["noise_floor"]["preservation"]["math"]
+        self.assertEqual((noise["lost"], noise["gained"]), (0, 0))
+        for arm, facts in record["arms"].items():
+            for side in ("key", "value"):
+                self.assertTrue(facts[side]["attested"], (arm, side, facts[side]))
+        options = {option["arm"] for option in answer["policy"]["capacity_options"]}
+        self.assertLessEqual({"PF", "PD", "JD"}, options)
+
+    def test_robust(self):
+        self.check("robust")
+
+    def test_fragile(self):
+        self.check("fragile")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,102 @@
+"""generate, calibrate, probe, doctor and admit as a user types them, and what they refuse."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+import program
+
+ROBUST = program.MODELS / "probe-robust"
+PROBLEM = ("Question: Tom has 5 apples. He buys 7 more apples. He gives 3 apples to Ben. How many apples does Tom have now?\n"
+           "Answer:")
+FORMATS = ["native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias", "f16/e4m3", "f32/f32"]
+
+
+class Commands(unittest.TestCase):
+    def generate(self, *args):
+        return json.loads(program.run("generate", ROBUST, "--prompt", PROBLEM, "--max-tokens", 60, "--json", *args, check=0).stdout)
+
+    def test_generate_in_every_format_solves_the_problem(self):
+        for kv in FORMATS:
+            answer = self.generate("--kv", kv)
+            self.assertIn("#### 9", answer["text"], kv)
+            self.assertEqual(answer["finish_reason"], "stop")
+            self.assertEqual(answer["usage"]["completion_tokens"], len(answer["token_ids"]))
+            record = answer["record"]
+            self.assertTrue(record["key"]["attested"], (kv, record["key"]))
+            self.assertTrue(record["value"]["attested"], (kv, record["value"]))
+
+    def test_record_tells_keys_from_values(self):
+        record = self.generate("--kv", "k16v8")["record"]
+        self.assertEqual(record["key"]["allocated"]["format"], "bf16")
+        self.assertEqual(record["value"]["allocated"]["format"], "e4m3")
+        self.assertEqual(record["key"]["requested"], "k16v8")
+
+    def test_equal_seeds_give_equal_text(self):
+        options = ("--temperature", 0.8, "--top-p", 0.95, "--seed", 7)
+        self.assertEqual(self.generate(*options)["token_ids"], self.generate(*options)["token_ids"])
+        others = {tuple(self.generate("--temperature", 2.5, "--seed", seed)["token_ids"]) for seed in range(4)}
+        self.assertGreater(len(others), 1)
+
+    def test_reference_path_and_oracle_agree_with_the_worker(self):
+        native = self.generate()["token_ids"]
+        self.assertEqual(self.generate("--path", "reference")["token_ids"], native)
+        self.assertEqual(self.generate("--device", "ref")["token_ids"], native)
+
+    def test_calibrated_scales_serve_fixed_formats_of_their_model_only(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("The old farmer carried the heavy basket near the market. " * 60)
+            scales = pathlib.Path(folder) / "scales.json"
+            program.run("calibrate", ROBUST, "--data", text, "--out", scales, check=0)
+            layers = json.loads(scales.read_text())["layers"]
+            self.assertEqual(len(layers), 4)
+            self.assertTrue(all(layer[side] > 0 for layer in layers for side in ("key", "key_prebias", "value")))
+            answer = self.generate("--kv", "k8v8", "--scale", scales)
+            self.assertEqual(answer["record"]["scales"]["source"], "calibrated")
+            refused = program.run("generate", program.MODELS / "probe-fragile", "--prompt", "x", "--kv", "k8v8", "--scale", scales)
+            self.assertEqual(refused.returncode, 3)
+            self.assertIn("another model", refused.stderr)
+
+    def test_doctor_reports_every_format(self):
+        answer = json.loads(program.run("doctor", "--json", check=0).stdout)
+        rows = [row for row in answer["support"] if row["device"] == "cpu"]
+        self.assertTrue(all(row["ok"] or row["reason"] for row in rows))
+        pairs = {(row["key"], row["value"]) for row in rows if row["ok"] and row["head_dim"] == 128 and row["group"] == 7}
+        self.assertLessEqual({("bf16", "e4m3"), ("i8-prebias", "e4m3"), ("e4m3", "bf16")}, pairs)
+
+    def test_probe_tells_the_twins_apart(self):
+        for twin in ("robust", "fragile"):
+            answer = json.loads(program.run("probe", program.MODELS / f"probe-{twin}", "--json", check=0).stdout)
+            self.assertEqual(answer["verdict"], twin)
+            self.assertEqual(len(answer["layers"]), 4)
+
+    def test_refusals_name_the_fault(self):
+        cases = [
+            (("generate", "/no/such/model", "--prompt", "x"), 3, "/no/such/model"),
+            (("generate", ROBUST, "--prompt", "x", "--kv", "fp8"), 2, "fp8"),
+            (("generate", ROBUST, "--prompt", "x", "--kv", "ki8v8", "--scale", "unit"), 4, "INT8"),
+            (("generate", ROBUST, "--prompt", "x", "--kv", "k8v8", "--scale", "checkpoint"), 3, "scales"),
+            (("generate", ROBUST, "--prompt", "x", "--kv", "k8v8", "--scale", "fixed"), 2, "calibrate"),
+            (("generate", ROBUST, "--prompt", "x", "--temperature", "-1"), 2, "temperature"),
+            (("generate", ROBUST, "--prompt", "x" * 9000), 2, "positions"),
+            (("generate", ROBUST, "--prompt", "x", "--device", "cuda"), 4, "cuda"),
+            (("admit", ROBUST, "--arms", "AD"), 2, "N"),
+            (("admit", ROBUST, "--arms", "N,XX"), 2, "XX"),
+            (("admit", ROBUST, "--protocol", "nonsense"), 2, "nonsense"),
+            (("admit", ROBUST, "--protocol", "quick"), 2, "name"),
+        ]
+        for args, code, words in cases:
+            result = program.run(*args)
+            self.assertEqual(result.returncode, code, (args, result.stderr))
+            self.assertIn(words, result.stderr, args)
+            self.assertEqual(result.stdout, "", args)
+
+    def test_every_command_has_help_with_an_example(self):
+        for command in ("admit", "calibrate", "probe", "generate", "doctor"):
+            text = program.run(command, "--help", check=0).stdout
+            self.assertIn("Example", text, command)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
