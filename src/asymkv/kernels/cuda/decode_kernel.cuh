@@ -18,18 +18,8 @@ namespace asymkv::cuda {
 template <DecodeConfig C>
 class PageLoader {
  public:
-  __device__ __forceinline__ PageLoader(const DecodeParams& p, const WarpRecord& record, uint32_t ring,
-                                        uint32_t barriers, int warp, int lane)
-      : p_(p),
-        to_(ring),
-        barrier_(barriers),
-        warp_(warp),
-        lane_(lane),
-        segment_idx_(__ldg(&record.segment_begin)),
-        segment_end_(__ldg(&record.segment_end)),
-        policy_(ptx::evict_first_policy()) {
-    ids_ = __ldg(&record.page_ids[lane]);
-  }
+  __device__ __forceinline__ PageLoader(const DecodeParams& p, uint32_t ring, uint32_t barriers, int warp, int lane)
+      : p_(p), to_(ring), barrier_(barriers), warp_(warp), lane_(lane), policy_(ptx::evict_first_policy()) {}
 
   // First page of warp `warp` (and one past the last of the warp before it).
   static __device__ __forceinline__ int share_of(const DecodeParams& p, const Segment& s, int warp) {
@@ -37,18 +27,19 @@ class PageLoader {
     return s.page_begin + static_cast<int>(__umulhi(pages, p.per_warp));
   }
 
-  // Starts on a segment; `ids_known`: the record brought the first page ids.
-  __device__ __forceinline__ void begin(const Segment& s) {
-    begin(s, share_of(p_, s, warp_), share_of(p_, s, warp_ + 1), false);
+  // Starts on the first segment: its range of pages and their first ids came with the record.
+  __device__ __forceinline__ void begin_first(const Segment& s, int4 range, int ids) {
+    segment_idx_ = range.x;
+    segment_end_ = range.y;
+    begin(s, range.z, range.w);
+    ids_ = ids;
   }
-  __device__ __forceinline__ void begin(const Segment& s, int page_begin, int page_end, bool ids_known) {
-    page_ = page_begin;
+  __device__ __forceinline__ void begin(const Segment& s, int page_begin, int page_end) {
+    page_ = ids_base_ = page_begin;
     end_ = page_end;
-    ids_base_ = page_;
     row_ = p_.page_table + s.page_row;
     blocks_ = p_.blocks + static_cast<size_t>(s.kv_head) * C.block_bytes();
     if constexpr (C.scale_bytes() > 0) scales_ = p_.scales + static_cast<size_t>(s.kv_head) * C.scale_bytes();
-    if (!ids_known) ids_ = load_id(ids_base_);
     next_ids_ = load_id(ids_base_ + kRecordPages);
   }
 
@@ -57,7 +48,9 @@ class PageLoader {
     while (page_ >= end_) {
       if (segment_idx_ + 1 >= segment_end_) return;
       ++segment_idx_;
-      begin(load_segment(p_.segments + segment_idx_));
+      const Segment s = load_segment(p_.segments + segment_idx_);
+      begin(s, share_of(p_, s, warp_), share_of(p_, s, warp_ + 1));
+      ids_ = load_id(ids_base_);
     }
     const size_t id = static_cast<size_t>(__shfl_sync(~0U, ids_, (page_ - ids_base_) & 31)) * p_.num_kv_heads;
     if (lane_ == 0) {
@@ -93,7 +86,7 @@ class PageLoader {
   const DecodeParams& p_;
   uint32_t to_, barrier_;  // of the next stage, in shared memory
   int warp_, lane_;
-  int segment_idx_, segment_end_;
+  int segment_idx_ = 0, segment_end_ = 0;
   uint64_t policy_;
   int page_ = 0, end_ = 0, ids_base_ = 0, stage_ = 0;
   int ids_ = 0, next_ids_ = 0;
@@ -149,29 +142,28 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     decode_kernel(const __grid_constant__ DecodeParams p) {
   constexpr DecodeConfig C = DecodeConfig::from_code(kCode);
   extern __shared__ __align__(1024) std::byte smem[];
-  const int warp = ptx::keep_in_register(threadIdx.x / 32), warps = blockDim.x / 32;
-  const LanePlace at(ptx::keep_in_register(threadIdx.x % 32));
+  const int warp = static_cast<int>(ptx::keep_in_register(threadIdx.x / 32)), warps = blockDim.x / 32;
+  const LanePlace at(static_cast<int>(ptx::keep_in_register(threadIdx.x % 32)));
   std::byte* ring = smem + p.shared.ring + warp * p.stages * C.stage_bytes();
   const uint32_t barriers = ptx::shared_address(smem + p.shared.barriers) + warp * p.stages * 8;
-  const MergeSlots slots{reinterpret_cast<float2*>(smem + p.shared.merge_state),
+  const MergeSlots slots{p.shared.merge_slots, reinterpret_cast<float2*>(smem + p.shared.merge_state),
                          reinterpret_cast<float*>(smem + p.shared.merge_out)};
   const BiasTables tables{
       reinterpret_cast<float*>(smem + p.shared.bias_coeffs), reinterpret_cast<float2*>(smem + p.shared.bias_products),
       reinterpret_cast<float2*>(smem + p.shared.bias_turns), reinterpret_cast<float*>(smem + p.shared.bias_half_step)};
 
-  // Stage 1: barriers, the first segment, the first pages on their way.
-  if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
-  if (at.lane == 0) {
-    for (int i = 0; i < p.stages; ++i) ptx::barrier_init(barriers + i * 8, 1);
-    ptx::barrier_init_visible();
-  }
-  __syncwarp();
+  // Stage 1: the first segment, barriers, the first pages on their way.
   const WarpRecord& record = p.records[blockIdx.x * warps + warp];
-  const int segment_begin = __ldg(&record.segment_begin), segment_end = __ldg(&record.segment_end);
+  const int4 range = __ldg(reinterpret_cast<const int4*>(&record));  // segment_begin, segment_end, page_begin, page_end
   Segment segment = PageLoader<C>::load_segment(&record.first);
-  const int first_begin = __ldg(&record.page_begin), first_end = __ldg(&record.page_end);
-  PageLoader<C> loader(p, record, ptx::shared_address(ring), barriers, warp, at.lane);
-  loader.begin(segment, first_begin, first_end, true);
+  const int first_ids = __ldg(&record.page_ids[at.lane]);
+  if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
+  if (at.lane < p.stages) ptx::barrier_init(barriers + at.lane * 8, 1);
+  ptx::barrier_init_visible();
+  __syncwarp();
+  const int segment_begin = range.x, segment_end = range.y;
+  PageLoader<C> loader(p, ptx::shared_address(ring), barriers, warp, at.lane);
+  loader.begin_first(segment, range, first_ids);
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) loader.issue();
 
@@ -191,14 +183,14 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     __syncthreads();
   }
 
-  int stage = 0, stage_at = ptx::keep_in_register(p.shared.ring + warp * p.stages * C.stage_bytes());
-  uint32_t parity = 0, barrier = ptx::keep_in_register(static_cast<int>(barriers));
+  int stage = 0;
+  uint32_t parity = 0, stage_at = ptx::keep_in_register(ptx::shared_address(ring)),
+           barrier = ptx::keep_in_register(barriers);
 #pragma unroll 1
   for (int segment_idx = segment_begin; segment_idx < segment_end; ++segment_idx) {
     const bool is_last = segment_idx + 1 == segment_end;
-    Segment next = segment;
     if (!is_last) {  // the next segment's queries into L1, while this one is attended to
-      next = PageLoader<C>::load_segment(p.segments + segment_idx + 1);
+      const Segment next = PageLoader<C>::load_segment(p.segments + segment_idx + 1);
       const int lines = p.group * C.head_dim * 2 / 128;
       if (static_cast<int>(threadIdx.x) < lines) ptx::touch_l1(queries_of(next) + threadIdx.x * 64);
     }
@@ -209,7 +201,8 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     state.clear();
     WindowBias<C> bias;
     int window = -1;
-    const int page_end = ptx::keep_in_register(PageLoader<C>::share_of(p, segment, warp + 1));
+    const int page_end =
+        static_cast<int>(ptx::keep_in_register(static_cast<uint32_t>(PageLoader<C>::share_of(p, segment, warp + 1))));
 #pragma unroll 1
     for (int page = PageLoader<C>::share_of(p, segment, warp); page < page_end; ++page) {
       if constexpr (C.prebias) {
@@ -219,8 +212,8 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
         }
       }
       ptx::barrier_wait(barrier, parity);
-      attend_page<C>(smem + stage_at, segment.seq_len - page * kPageSize, (page % kWindowPages) * kPageSize, factor, at,
-                     queries, bias, state);
+      attend_page<C>(static_cast<std::byte*>(__cvta_shared_to_generic(stage_at)), segment.seq_len - page * kPageSize,
+                     (page % kWindowPages) * kPageSize, factor, at, queries, bias, state);
       __syncwarp();
       stage_at += C.stage_bytes();
       barrier += 8;
@@ -232,11 +225,12 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       }
       loader.issue();
     }
+    const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
     if constexpr (C.prebias) {  // writes nothing that the page loop reads: the coefficients come after the barrier
       if (!is_last && next.page_end > next.page_begin) prepare_bias<C>(p, next, queries_of(next), tables);
     }
-    const int num_slots = gather_warps<C>(state, warp, warps, p.group, at, slots);
+    gather_warps<C>(state, warp, warps, p.group, at, slots);
     if constexpr (C.prebias) {
       if (!is_last && next.page_end > next.page_begin) finish_bias<C>(p, next, tables);
     }
@@ -244,12 +238,12 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     if (p.cluster_shift > 0) {
       const PeerSlots peers{reinterpret_cast<float2*>(smem + p.shared.peer_state),
                             reinterpret_cast<float2*>(smem + p.shared.peer_out)};
-      merge_cluster<C>(p, segment, slots, num_slots, peers, writer);
+      merge_cluster<C>(p, segment, slots, peers, writer);
       return;  // a cluster's CTAs have one segment each
     }
     for (int e = threadIdx.x; e < p.group * (C.head_dim / 2); e += blockDim.x) {
       const int column = e / (C.head_dim / 2), channel = e % (C.head_dim / 2) * 2;
-      const PairState merged = merge_slots<C>(slots, num_slots, p.group, column, channel);
+      const PairState merged = merge_slots<C>(slots, p.group, column, channel);
       if (segment.num_partials == 1) {
         const float out[2] = {merged.out.x, merged.out.y};
         writer.template store<2>(segment.sequence, segment.kv_head * p.group + column, channel, out, merged.max,

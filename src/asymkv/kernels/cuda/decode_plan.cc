@@ -9,9 +9,11 @@
 namespace asymkv::cuda {
 namespace {
 
-// What a segment costs beside its pages, in pages: set-up, merge and the tail after its last page (measured; a flat
-// plan with it beat one without by 1 to 3 % on ragged batches with pre-bias).
-constexpr int64_t kSegmentCostPages = 12;
+// What a segment costs beside its pages: set-up, merge and the tail after its last page, as the bytes an SM reads in
+// that time (about 3 us). Pre-bias adds the coefficients of its windows. Measured on ragged batches: 48 KB cost K8/V8
+// 7 % over 96 KB, 16-bit formats 0.6 to 2 %.
+constexpr int64_t kSegmentCostBytes = 96 * 1024;
+constexpr int64_t kPrebiasCostBytes = 48 * 1024;
 // A cut that would leave less than this at either end of a head moves to the end.
 constexpr int64_t kSmallestFragmentPages = 8;
 // Up to here 64 CTAs read as fast as 128: an SM can draw about twice its share of the bandwidth.
@@ -50,7 +52,8 @@ int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, i
     const int64_t ctas = num_heads * size;
     if (num_heads > max_clusters(device, size) || pages < 2 * size) continue;
     const int64_t bytes_per_cta = pages * config.block_bytes() / size;
-    if (ctas >= kWellFilledCtas || (ctas >= device.num_sms / 3 && bytes_per_cta <= kClusterBytesPerCta)) return size;
+    const bool short_work = ctas >= device.num_sms / 3 && bytes_per_cta <= kClusterBytesPerCta;
+    if (ctas >= kWellFilledCtas || short_work) return size;
   }
   return 1;
 }
@@ -67,7 +70,7 @@ LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const Launch
   if (shape.warps == 0) {
     const bool native = config.k_bytes() + config.v_bytes() == 4;
     shape.warps = std::min(config.max_warps(), short_work || native ? 8 : 16);
-    while (shape.warps > 4 && !fits(shape.warps, 2)) shape.warps -= 4;
+    while (shape.warps > kMergeStep && !fits(shape.warps, 2)) shape.warps -= 4;
   }
   if (shape.stages == 0) {
     const int32_t per_stage = shape.warps * config.stage_bytes();
@@ -75,7 +78,8 @@ LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const Launch
     shape.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage + (native ? 1 : 0), 2, 4);
     while (shape.stages > 2 && !fits(shape.warps, shape.stages)) --shape.stages;
   }
-  if (shape.warps < 2 || shape.stages < 1 || shape.warps > config.max_warps() || !fits(shape.warps, shape.stages)) {
+  const bool warps_fit = shape.warps % kMergeStep == 0 && shape.warps > 0 && shape.warps <= config.max_warps();
+  if (!warps_fit || shape.stages < 1 || shape.stages > 32 || !fits(shape.warps, shape.stages)) {
     throw_usage("{} with {} warps and {} stages does not fit an SM: 2 to {} warps, at least one stage, {} bytes",
                 config.name(), shape.warps, shape.stages, config.max_warps(), kMaxSharedBytes);
   }
@@ -168,12 +172,12 @@ void split_whole_heads(Splitter& splitter, size_t heads_per_cta) {
 }
 
 // Pages of all heads in one line, each head led by its cost, cut into num_ctas equal pieces.
-void split_flat(Splitter& splitter, int64_t num_ctas) {
+void split_flat(Splitter& splitter, int64_t num_ctas, int64_t segment_cost) {
   const auto& heads = splitter.heads();
   std::vector<int64_t> start{0};
-  for (const HeadPages& head : heads) start.push_back(start.back() + head.pages + kSegmentCostPages);
+  for (const HeadPages& head : heads) start.push_back(start.back() + head.pages + segment_cost);
   auto cut = [&](size_t head, int64_t place) {
-    int64_t page = place - start[head] - kSegmentCostPages;
+    int64_t page = place - start[head] - segment_cost;
     if (page < kSmallestFragmentPages) page = 0;
     if (page > heads[head].pages - kSmallestFragmentPages) page = heads[head].pages;
     return std::max<int64_t>(page, 0);
@@ -248,7 +252,8 @@ void split(DecodePlan& plan, const DecodeBatch& batch, const DeviceLimits& devic
     split_whole_heads(splitter, static_cast<size_t>(whole_heads_per_cta(num_heads, device.num_sms)));
   } else {
     plan.rule = SplitRule::kFlat;
-    split_flat(splitter, device.num_sms);
+    const int64_t cost_bytes = kSegmentCostBytes + (plan.config.prebias ? kPrebiasCostBytes : 0);
+    split_flat(splitter, device.num_sms, cost_bytes / plan.config.block_bytes());
   }
   splitter.finish();
 }
@@ -313,10 +318,14 @@ std::string DecodeConfig::name() const {
                      k_dynamic ? "_kd" : "", v_dynamic ? "_vd" : "", prebias ? "_pb" : "");
 }
 
-DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t stages, int32_t group,
-                          int32_t cluster_size, int32_t bias_chunks) {
+namespace {
+
+DecodeShared place_with_slots(const DecodeConfig& config, const LaunchShape& shape, int32_t group, int32_t bias_chunks,
+                              int32_t merge_slots) {
   constexpr int32_t kFloat = 4;
   constexpr int32_t kFloat2 = 8;
+  constexpr int32_t kShares = 3;      // of the last arriver's thread groups: all but the first
+  constexpr int32_t kShareElems = 6;  // max, sum and four channels
   DecodeShared at;
   int32_t next = 0;
   auto place = [&](int32_t bytes) {
@@ -324,20 +333,36 @@ DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t sta
     next = (next + bytes + 127) / 128 * 128;
     return here;
   };
-  const bool peers = cluster_size > 1;
+  const bool peers = shape.cluster_size > 1;
   const int32_t pairs = 32 * bias_chunks;
-  at.ring = place(warps * stages * config.stage_bytes());
-  at.barriers = place(warps * stages * 8);
-  at.merge_state = place(config.merge_slots() * config.columns() * kFloat2);
-  at.merge_out = place(std::min(warps, config.merge_slots()) * group * (config.head_dim + 4) * kFloat);
-  at.peer_state = place(peers ? cluster_size * group * kFloat2 : 0);
+  const int32_t merge_elems =
+      std::max(merge_slots * group * (config.head_dim + 4), kShares * kShareElems * group * config.head_dim / 4);
+  at.ring = place(shape.warps * shape.stages * config.stage_bytes());
+  at.barriers = place(shape.warps * shape.stages * 8);
+  at.merge_state = place(merge_slots * config.columns() * kFloat2);
+  at.merge_out = place(merge_elems * kFloat);
+  at.peer_state = place(peers ? shape.cluster_size * group * kFloat2 : 0);
   at.peer_out = place(peers ? group * config.head_dim * kFloat : 0);
   at.bias_coeffs = place(config.prebias ? kBiasTerms * kMaxWindows * config.columns() * kFloat : 0);
   at.bias_products = place(config.prebias ? group * pairs * kFloat2 : 0);
   at.bias_turns = place(config.prebias ? kMaxWindows * pairs * kFloat2 : 0);
   at.bias_half_step = place(config.prebias ? pairs * kFloat : 0);
   at.flag = place(16);
+  at.merge_slots = merge_slots;
   at.total = next;
+  return at;
+}
+
+}  // namespace
+
+DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t stages, int32_t group,
+                          int32_t cluster_size, int32_t bias_chunks) {
+  const LaunchShape shape{warps, stages, cluster_size};
+  DecodeShared at;
+  for (int32_t slots = warps; slots >= kMergeStep; slots -= kMergeStep) {
+    at = place_with_slots(config, shape, group, bias_chunks, slots);
+    if (at.total <= kMaxSharedBytes) break;
+  }
   return at;
 }
 

@@ -16,6 +16,7 @@ inline constexpr int32_t kWindowPages = 32;        // pages of one pre-bias wind
 inline constexpr int32_t kMaxSegmentPages = 2048;  // of one segment with pre-bias; bounds the coefficient table
 inline constexpr int32_t kMaxWindows = kMaxSegmentPages / kWindowPages + 1;
 inline constexpr int32_t kBiasTerms = 5;  // coefficients of the degree-4 window polynomial
+inline constexpr int32_t kMergeStep = 4;  // states of warps that are merged side by side come in fours
 inline constexpr int32_t kMaxSharedBytes = 227 * 1024;
 
 // Everything a kernel instance fixes at compile time. All else is run time.
@@ -44,9 +45,6 @@ struct DecodeConfig {
     const bool heavy = head_dim >= 256 || prebias || key == DType::kI8 || k_bytes() + v_bytes() > 2;
     return heavy ? 12 : 16;
   }
-  // Warps whose partial results lie side by side in shared memory while they are merged.
-  constexpr int32_t merge_slots() const { return head_dim * column_tiles >= 512 ? 4 : 8; }
-
   // The configuration as one integer: kernels take it as their template argument (nvcc 13.0 writes host stubs that do
   // not compile for kernels with a class-type argument).
   constexpr uint32_t code() const {
@@ -108,7 +106,7 @@ struct DecodeShared {
   int32_t ring = 0;            // [warp][stage][stage_bytes]
   int32_t barriers = 0;        // [warp][stage] 8 bytes
   int32_t merge_state = 0;     // [merge slot][column] float2 {max, sum}
-  int32_t merge_out = 0;       // [merge slot][group][head_dim + 4] float
+  int32_t merge_out = 0;       // [merge slot][group][head_dim + 4] float, or the shares of the last arriver
   int32_t peer_state = 0;      // [cluster rank][group] float2
   int32_t peer_out = 0;        // [cluster rank][slice] float2
   int32_t bias_coeffs = 0;     // [term][window][column] float
@@ -116,6 +114,7 @@ struct DecodeShared {
   int32_t bias_turns = 0;      // [window][pair] float2 {cos, sin}
   int32_t bias_half_step = 0;  // [pair] float: radians per half window
   int32_t flag = 0;
+  int32_t merge_slots = 0;  // a multiple of four, at most the warps
   int32_t total = 0;
 };
 
@@ -146,7 +145,7 @@ struct DecodeParams {
   DecodeShared shared;
 };
 
-// Places the arrays of one launch. `stages` pages per warp are in flight.
+// Places the arrays of one launch: `stages` pages per warp are in flight; merge slots as many as fit, else four.
 DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t stages, int32_t group,
                           int32_t cluster_size, int32_t bias_chunks);
 

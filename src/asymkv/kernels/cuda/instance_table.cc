@@ -9,7 +9,9 @@ namespace {
 
 std::vector<DecodeInstance> collect() {
   std::vector<DecodeInstance> all;
-  auto append = [&](const std::vector<DecodeInstance>& some) { all.insert(all.end(), some.begin(), some.end()); };
+  [[maybe_unused]] auto append = [&](const std::vector<DecodeInstance>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
 #if ASYMKV_CUDA_BUILT
   append(decode_bf16_bf16_d128());
   append(decode_bf16_e4m3_d128());

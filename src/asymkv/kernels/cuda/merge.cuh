@@ -26,7 +26,7 @@ struct OutputWriter {
   __device__ __forceinline__ void store(int sequence, int q_head, int channel, const float (&out)[N], float max,
                                         float sum) const {
     const int row = sequence * p.num_kv_heads * p.group + q_head;
-    const float factor = sum > 0.0F ? value_scale / sum : 0.0F;
+    const float factor = sum > 0.0F ? __fdividef(value_scale, sum) : 0.0F;
     uint32_t packed[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
@@ -46,6 +46,7 @@ struct OutputWriter {
 
 // Shared-memory side by side of the warps' states.
 struct MergeSlots {
+  int count;      // a multiple of kMergeStep, at most the warps
   float2* state;  // [slot][column] {max, sum}
   float* out;     // [slot][group][head_dim + 4]
 };
@@ -100,11 +101,10 @@ __device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int 
   }
 }
 
-// Leaves the states of all warps in the slots, at most merge_slots() of them; ends with a CTA barrier.
-// Returns the number of slots in use.
+// Leaves the states of all warps in the slots; ends with a CTA barrier.
 template <DecodeConfig C>
-__device__ __forceinline__ int gather_warps(WarpState<C>& state, int warp, int warps, int group, LanePlace at,
-                                            const MergeSlots& slots) {
+__device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int warps, int group, LanePlace at,
+                                             const MergeSlots& slots) {
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
@@ -113,20 +113,14 @@ __device__ __forceinline__ int gather_warps(WarpState<C>& state, int warp, int w
       for (int step = 4; step < 32; step *= 2) state.sum[tile][j] += __shfl_xor_sync(~0U, state.sum[tile][j], step);
     }
   }
-  constexpr int kSlots = C.merge_slots();
-  if (warps > kSlots) {  // two rounds, so that shared memory holds kSlots states only
-    if (warp >= kSlots) put_state<C>(state, warp - kSlots, group, at, slots);
+  for (int begin = (warps - 1) / slots.count * slots.count; begin > 0; begin -= slots.count) {  // more warps than slots
+    if (warp >= begin && warp < begin + slots.count) put_state<C>(state, warp - begin, group, at, slots);
     __syncthreads();
-    if (warp < kSlots) {
-      if (warp + kSlots < warps) absorb_state<C>(state, warp, group, at, slots);
-      __syncwarp();
-      put_state<C>(state, warp, group, at, slots);
-    }
-  } else {
-    put_state<C>(state, warp, group, at, slots);
+    if (warp < slots.count && warp + begin < warps) absorb_state<C>(state, warp, group, at, slots);
+    __syncthreads();
   }
+  if (warp < slots.count) put_state<C>(state, warp, group, at, slots);
   __syncthreads();
-  return min(warps, kSlots);
 }
 
 // Two channels of one query over all slots.
@@ -136,22 +130,27 @@ struct PairState {
 };
 
 template <DecodeConfig C>
-__device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int num_slots, int group, int column,
-                                                 int channel) {
+__device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int group, int column, int channel) {
   PairState merged{-INFINITY, 0.0F, {0.0F, 0.0F}};
+  for (int first = 0; first < slots.count; first += kMergeStep) {
+    float2 states[kMergeStep], outs[kMergeStep];
 #pragma unroll
-  for (int slot = 0; slot < C.merge_slots(); ++slot)
-    if (slot < num_slots) merged.max = fmaxf(merged.max, slots.state[slot * C.columns() + column].x);
-  const float base = finite_max(merged.max);
+    for (int i = 0; i < kMergeStep; ++i) {
+      states[i] = slots.state[(first + i) * C.columns() + column];
+      outs[i] = *reinterpret_cast<const float2*>(slots.out + ((first + i) * group + column) * kMergeRow<C> + channel);
+    }
+    float top = merged.max;
 #pragma unroll
-  for (int slot = 0; slot < C.merge_slots(); ++slot) {
-    if (slot >= num_slots) continue;
-    const float2 state = slots.state[slot * C.columns() + column];
-    const float weight = merge_weight(state.x, base);
-    const float2 out = *reinterpret_cast<const float2*>(slots.out + (slot * group + column) * kMergeRow<C> + channel);
-    merged.sum = fmaf(state.y, weight, merged.sum);
-    merged.out.x = fmaf(out.x, weight, merged.out.x);
-    merged.out.y = fmaf(out.y, weight, merged.out.y);
+    for (int i = 0; i < kMergeStep; ++i) top = fmaxf(top, states[i].x);
+    const float base = finite_max(top), keep = merge_weight(merged.max, base);
+    merged = {top, merged.sum * keep, {merged.out.x * keep, merged.out.y * keep}};
+#pragma unroll
+    for (int i = 0; i < kMergeStep; ++i) {
+      const float weight = merge_weight(states[i].x, base);
+      merged.sum = fmaf(states[i].y, weight, merged.sum);
+      merged.out.x = fmaf(outs[i].x, weight, merged.out.x);
+      merged.out.y = fmaf(outs[i].y, weight, merged.out.y);
+    }
   }
   return merged;
 }
@@ -164,7 +163,7 @@ struct PeerSlots {
 
 template <DecodeConfig C>
 __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segment& segment, const MergeSlots& slots,
-                                              int num_slots, const PeerSlots& peers, const OutputWriter<C>& writer) {
+                                              const PeerSlots& peers, const OutputWriter<C>& writer) {
   const int ranks = 1 << p.cluster_shift, pairs = p.group * (C.head_dim / 2), slice = pairs >> p.cluster_shift;
   const int rank = static_cast<int>(ptx::cluster_rank());
   ptx::cluster_wait();  // the peers have started: their shared memory may be written
@@ -173,7 +172,7 @@ __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segme
   for (int e = threadIdx.x; e < pairs; e += blockDim.x) {
     const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2);
     const int owner = static_cast<int>((static_cast<float>(e) + 0.5F) * per_slice);
-    const PairState merged = merge_slots<C>(slots, num_slots, p.group, column, 2 * pair);
+    const PairState merged = merge_slots<C>(slots, p.group, column, 2 * pair);
     ptx::store_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), owner, merged.out);
     if (pair < ranks)
       ptx::store_peer(ptx::shared_address(peers.state + rank * p.group + column), pair,

@@ -89,7 +89,7 @@ __device__ __forceinline__ void touch_l1(const void* address) {
 // --- arithmetic
 // Hides where a value came from, so that it stays in a register instead of being computed again from parameters and
 // special registers in every round of the page loop.
-__device__ __forceinline__ int keep_in_register(int x) {
+__device__ __forceinline__ uint32_t keep_in_register(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }

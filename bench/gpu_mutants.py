@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Mutation suite of the decode kernel: each mutant is one text replacement in one source file. It is compiled into one
+kernel instance, linked with the objects of a clean build, and must fail the device tests (page and split edges; served
+geometries at 30,720 tokens). The clean build must pass. One command:
+
+    bench/gpu_build.sh OUT && bench/gpu_mutants.py OUT [--json FILE]
+
+Exit code 0 only if the clean program passes and every mutant is built and dies."""
+
+import argparse
+import concurrent.futures
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+KERNELS = "src/asymkv/kernels/cuda"
+FILTER = "*EveryFormat.AtPageAndSplitEdges/1:*ServedGeometries*"
+
+# name, file, old text (must occur exactly once), new text, instance that gets it
+MUTANTS = [
+    ("key and value scale swapped", "decode_kernel.cuh", "factor *= __ldg(p.fixed_scales);",
+     "factor *= __ldg(p.fixed_scales + 1);", "e4m3_e4m3_d128"),
+    ("values read at the keys' width", "decode_kernel.cuh", "add_values<C>(stage + C.k_block_bytes(),",
+     "add_values<C>(stage + C.v_block_bytes(),", "bf16_e4m3_d128"),
+    ("last partial page treated as full", "decode_kernel.cuh", "if (valid < kPageSize) penalty =",
+     "if (valid < 0) penalty =", "bf16_e4m3_d128"),
+    ("page stride off by one load", "decode_kernel.cuh", "blocks_ + id * C.block_bytes()",
+     "blocks_ + id * (C.block_bytes() - 16)", "bf16_e4m3_d128"),
+    ("max subtraction dropped", "fragments.cuh",
+     "scores[tile][j] = ptx::exp2_approx(scores[tile][j] - state.max[tile][j]);",
+     "scores[tile][j] = ptx::exp2_approx(scores[tile][j]);", "bf16_e4m3_d128"),
+    ("rescale dropped in merge", "merge.cuh", "keep = merge_weight(merged.max, base);", "keep = 1.0F;",
+     "bf16_e4m3_d128"),
+    ("empty split merged", "merge.cuh", "return common == -INFINITY ? 0.0F : common;", "return common;",
+     "bf16_e4m3_d128"),
+    ("edge of the mask < becomes <=", "fragments.cuh", "upper = at.row < valid ?", "upper = at.row <= valid ?",
+     "bf16_e4m3_d128"),
+    ("head and group swapped", "decode_kernel.cuh", "(s.sequence * p.num_kv_heads + s.kv_head) * p.group",
+     "(s.sequence * p.group + s.kv_head) * p.num_kv_heads", "bf16_e4m3_d128"),
+    ("scale of the previous head", "decode_kernel.cuh", "scales_ + id * C.scale_bytes()",
+     "scales_ + (id - (id > 0 ? 1 : 0)) * C.scale_bytes()", "i8_e4m3_d128"),
+    ("sign bit lost in the E4M3 decode", "fragments.cuh", ': "r"(codes));', ': "r"(codes & 0x7f7f7f7fU));',
+     "bf16_e4m3_d128"),
+    ("bias added without rotation", "window_bias.cuh", "make_float2(cosine, sine)", "make_float2(1.0F, 0.0F)",
+     "i8_e4m3_d128"),
+    ("INT8 offset with the wrong sign", "fragments.cuh", "queries.offset[tile][1] = -kI8Offset",
+     "queries.offset[tile][1] = kI8Offset", "i8_e4m3_d128"),
+    ("unused value slots not cleared", "fragments.cuh",
+     "values[load * 32] = masked(values[load * 32], first, first, second, second);", ";", "bf16_e4m3_d128"),
+    ("one step of the value scales dropped", "fragments.cuh", "scores[tile][j + 2] = b * lower.rest;",
+     "scores[tile][j + 2] = b;", "bf16_e4m3_d128"),
+]
+
+
+def compile_mutant(out, mutant, folder):
+    name, path, old, new, instance = mutant
+    shutil.copytree(os.path.join(ROOT, "src"), os.path.join(folder, "src"))
+    target = os.path.join(folder, KERNELS, path)
+    text = open(target).read()
+    if text.count(old) != 1:
+        return f"pattern occurs {text.count(old)} times in {path}"
+    open(target, "w").write(text.replace(old, new))
+    nvcc = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-O3", "-std=c++20", "--expt-relaxed-constexpr",
+            f"-I{folder}/src", "-c", f"{folder}/{KERNELS}/instances/decode_{instance}.cu", "-o", f"{folder}/mutant.o"]
+    built = subprocess.run(nvcc, capture_output=True, text=True)
+    if built.returncode != 0:
+        return "does not compile: " + built.stderr[-300:]
+    objects = [o for o in glob.glob(f"{out}/[ihkl]_*.o") if os.path.basename(o) != f"i_{instance}.o"]
+    deps = os.environ.get("DEPS", "/usr")
+    gtest = f"{deps}/lib/libgtest.a" if os.path.exists(f"{deps}/lib/libgtest.a") else "-lgtest"
+    crypto = f"{deps}/lib/libcrypto.a" if os.path.exists(f"{deps}/lib/libcrypto.a") else "-lcrypto"
+    cuda = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("nvcc"))))
+    link = ["g++", "-o", f"{folder}/test", f"{out}/m_decode_gpu_test.o", f"{out}/gtest_main.o", f"{folder}/mutant.o",
+            *objects, gtest, crypto, f"-L{cuda}/lib64", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+    linked = subprocess.run(link, capture_output=True, text=True)
+    return "" if linked.returncode == 0 else "does not link: " + linked.stderr[-300:]
+
+
+def run_test(program, fail_fast):
+    command = [program, f"--gtest_filter={FILTER}"] + (["--gtest_fail_fast"] if fail_fast else [])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return "hangs", ""
+    reasons = [line for line in done.stdout.splitlines() if "above" in line or "off by" in line or "failed" in line
+               or "other bits" in line or "zeros" in line]
+    if "ASYMKV_TEST_SKIPPED_ENTIRELY" in done.stdout:
+        return "no device", ""
+    return ("passes" if done.returncode == 0 else "fails"), (reasons[0].strip() if reasons else done.stdout[-200:])
+
+
+def judge(out, mutant):
+    with tempfile.TemporaryDirectory() as folder:
+        problem = compile_mutant(out, mutant, folder)
+        if problem:
+            return {"mutant": mutant[0], "verdict": "broken", "why": problem}
+        verdict, why = run_test(f"{folder}/test", True)
+    killed = verdict in ("fails", "hangs")
+    return {"mutant": mutant[0], "file": mutant[1], "instance": mutant[4], "verdict": "killed" if killed else "SURVIVED",
+            "why": why if verdict != "hangs" else "the test program hangs"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", help="folder of a finished bench/gpu_build.sh")
+    parser.add_argument("--json", help="write the verdicts here")
+    args = parser.parse_args()
+    clean, why = run_test(f"{args.out}/decode_gpu_test", False)
+    print(f"clean: {clean} {why if clean != 'passes' else ''}")
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2))) as pool:
+        rows = list(pool.map(lambda m: judge(args.out, m), MUTANTS))
+    for row in rows:
+        print(f"{row['verdict']:9} {row['mutant']:38} {row['why'][:120]}")
+    if args.json:
+        json.dump({"clean": clean, "mutants": rows}, open(args.json, "w"), indent=1)
+    return 0 if clean == "passes" and all(r["verdict"] == "killed" for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

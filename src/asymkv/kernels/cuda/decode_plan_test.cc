@@ -1,0 +1,196 @@
+#include "asymkv/kernels/cuda/decode_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "asymkv/base/error.h"
+#include "asymkv/kernels/cuda/instance_table.h"
+#include "asymkv/kernels/cuda/slow_bias.h"
+#include "asymkv/kernels/cuda/write_plan.h"
+#include "asymkv/kv/rope.h"
+
+namespace asymkv::cuda {
+namespace {
+
+constexpr DecodeConfig kK16V8{.key = DType::kBF16, .value = DType::kE4M3};
+constexpr DecodeConfig kK8V8{.key = DType::kE4M3, .value = DType::kE4M3};
+constexpr DecodeConfig kPrebias{.key = DType::kI8, .value = DType::kE4M3, .k_dynamic = true, .prebias = true};
+
+struct Case {
+  std::vector<int32_t> table;
+  DecodeBatch batch;
+  Case(const std::vector<int32_t>& lens, int32_t kv_heads, int32_t group) {
+    int32_t next = 0;
+    for (const int32_t len : lens) {
+      batch.page_rows.push_back(next);
+      next += (len + kPageSize - 1) / kPageSize;
+    }
+    table.resize(static_cast<size_t>(next));
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(7919 * i % 100003);
+    batch.seq_lens = lens;
+    batch.page_table = table;
+    batch.num_kv_heads = kv_heads;
+    batch.group = group;
+  }
+};
+
+// Every page of every head once, parts in order, records that agree with segments.
+void expect_complete(const DecodePlan& plan, const Case& c) {
+  std::map<std::pair<int32_t, int32_t>, int32_t> next_page;
+  for (size_t i = 0; i < plan.segments.size(); ++i) {
+    const Segment& s = plan.segments[i];
+    EXPECT_EQ(s.page_begin, (next_page[{s.sequence, s.kv_head}])) << plan.describe();
+    next_page[{s.sequence, s.kv_head}] = s.page_end;
+    EXPECT_EQ(s.seq_len, c.batch.seq_lens[static_cast<size_t>(s.sequence)]);
+    EXPECT_LE(s.first_partial, static_cast<int32_t>(i));
+    EXPECT_LT(static_cast<int32_t>(i), s.first_partial + s.num_partials);
+    EXPECT_TRUE(!plan.config.prebias || s.page_end - s.page_begin <= kMaxSegmentPages);
+  }
+  for (size_t b = 0; b < c.batch.seq_lens.size(); ++b) {
+    for (int32_t h = 0; h < c.batch.num_kv_heads; ++h) {
+      const auto found = next_page.find({static_cast<int32_t>(b), h});
+      ASSERT_NE(found, next_page.end()) << "no CTA writes sequence " << b << " head " << h;
+      EXPECT_EQ(found->second, (c.batch.seq_lens[b] + 15) / 16);
+    }
+  }
+  ASSERT_EQ(plan.records.size(), static_cast<size_t>(plan.num_ctas * plan.shape.warps));
+  int32_t segment = 0;
+  for (int32_t cta = 0; cta < plan.num_ctas; ++cta) {
+    for (int32_t w = 0; w < plan.shape.warps; ++w) {
+      const WarpRecord& r = plan.records[static_cast<size_t>(cta * plan.shape.warps + w)];
+      EXPECT_EQ(r.segment_begin, segment);
+      if (r.segment_begin == r.segment_end) continue;
+      EXPECT_EQ(r.first, plan.segments[static_cast<size_t>(r.segment_begin)]);
+      EXPECT_TRUE(w > 0 || r.page_begin == r.first.page_begin);
+      EXPECT_TRUE(w + 1 < plan.shape.warps || r.page_end == r.first.page_end);
+      for (int32_t i = 0; i < std::min(kRecordPages, r.page_end - r.page_begin); ++i)
+        EXPECT_EQ(r.page_ids[i], c.table[static_cast<size_t>(r.first.page_row + r.page_begin + i)]);
+    }
+    segment = plan.records[static_cast<size_t>(cta * plan.shape.warps)].segment_end;
+  }
+  EXPECT_EQ(segment, static_cast<int32_t>(plan.segments.size()));
+  EXPECT_LE(plan.shared.total, kMaxSharedBytes);
+}
+
+TEST(DecodePlan, CoversEveryPageOnce) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 60; ++round) {
+    std::vector<int32_t> lens(1 + random() % 40);
+    for (int32_t& len : lens) len = static_cast<int32_t>(random() % 5 == 0 ? 0 : random() % 9000);
+    for (const DecodeConfig& config : {kK16V8, kK8V8, kPrebias}) {
+      const Case c(lens, 1 + static_cast<int32_t>(random() % 8), 1 + static_cast<int32_t>(random() % 8));
+      expect_complete(plan_decode(config, c.batch, {}, {}, config.prebias ? 1 : 0), c);
+    }
+  }
+}
+
+TEST(DecodePlan, ServedShapesUseTheMeasuredRules) {
+  const Case one(std::vector<int32_t>(1, 8192), 8, 4);
+  const DecodePlan latency = plan_decode(kK16V8, one.batch, {});
+  EXPECT_EQ(latency.rule, SplitRule::kCluster);
+  EXPECT_EQ(latency.shape.cluster_size, 8);
+  EXPECT_EQ(latency.num_ctas, 64);
+  expect_complete(latency, one);
+
+  const Case many(std::vector<int32_t>(32, 8192), 8, 4);
+  const DecodePlan whole = plan_decode(kK8V8, many.batch, {});
+  EXPECT_EQ(whole.rule, SplitRule::kAligned);
+  EXPECT_EQ(whole.num_ctas, 128);
+  EXPECT_EQ(whole.shape, (LaunchShape{16, 2, 1}));
+  for (const Segment& s : whole.segments) EXPECT_EQ(s.num_partials, 1);
+  expect_complete(whole, many);
+
+  const Case ragged({1, 16, 17, 5000, 300, 16384}, 8, 4);
+  const DecodePlan flat = plan_decode(kK8V8, ragged.batch, {});
+  EXPECT_EQ(flat.rule, SplitRule::kFlat);
+  EXPECT_EQ(flat.num_ctas, 132);
+  expect_complete(flat, ragged);
+  EXPECT_NE(flat.describe().find("flat split, 132 CTAs"), std::string::npos) << flat.describe();
+}
+
+TEST(DecodePlan, LongPrebiasSegmentsAreCut) {
+  const Case c({100000}, 1, 7);
+  expect_complete(plan_decode(kPrebias, c.batch, {.num_sms = 1}, {.warps = 8, .stages = 2}, 1), c);
+}
+
+TEST(DecodePlan, EmptySequencesHaveAnOwner) {
+  const Case none({0, 0, 0}, 2, 4);
+  expect_complete(plan_decode(kK16V8, none.batch, {}), none);
+  const Case empty({}, 2, 4);
+  expect_complete(plan_decode(kK16V8, empty.batch, {}), empty);
+}
+
+TEST(DecodePlan, RefusesContradictions) {
+  const Case good({100}, 2, 4);
+  DecodeBatch batch = good.batch;
+  batch.group = 9;
+  EXPECT_THROW(plan_decode(kK16V8, batch, {}), Error);
+  batch = good.batch;
+  batch.seq_lens = {-1};
+  EXPECT_THROW(plan_decode(kK16V8, batch, {}), Error);
+  batch.seq_lens = {1000};
+  EXPECT_THROW(plan_decode(kK16V8, batch, {}), Error);
+  EXPECT_THROW(plan_decode(kK16V8, good.batch, {}, {.warps = 12, .stages = 9}), Error);
+  EXPECT_THROW(plan_decode(kK16V8, good.batch, {}, {.warps = 64, .stages = 2}), Error);
+}
+
+TEST(DecodeConfig, CodeRoundTrips) {
+  for (const DecodeConfig& c : {kK16V8, kK8V8, kPrebias}) EXPECT_EQ(DecodeConfig::from_code(c.code()), c);
+  EXPECT_EQ(kPrebias.name(), "decode_i8_e4m3_d128_c1_kd_pb");
+}
+
+TEST(DecodeSupport, SaysWhyNot) {
+  const KvGeometry geometry{.num_kv_heads = 8, .k_head_dim = 128, .v_head_dim = 128, .page_size = 16};
+  const KvFormat k16v8 = parse_kv_format("k16v8", DType::kBF16, ScaleKind::kFixed);
+  EXPECT_EQ(choose_decode(geometry, k16v8, 7).config, kK16V8);
+  EXPECT_EQ(choose_decode(geometry, k16v8, 16).config.column_tiles, 2);
+  auto reason = [&](KvGeometry g, const KvFormat& f, int64_t group) {
+    const DecodeChoice choice = choose_decode(g, f, group);
+    EXPECT_FALSE(choice.ok);
+    return choice.reason;
+  };
+  KvGeometry other = geometry;
+  other.k_head_dim = other.v_head_dim = 80;
+  EXPECT_NE(reason(other, k16v8, 4).find("head dim 80"), std::string::npos);
+  other = geometry;
+  other.page_size = 64;
+  EXPECT_NE(reason(other, k16v8, 4).find("pages of 64"), std::string::npos);
+  EXPECT_NE(reason(geometry, k16v8, 17).find("1 to 16"), std::string::npos);
+  EXPECT_NE(reason(geometry, parse_kv_format("f32/e4m3", DType::kBF16, ScaleKind::kFixed), 4).find("32-bit"),
+            std::string::npos);
+  EXPECT_NE(reason(geometry, parse_kv_format("f16/bf16", DType::kBF16, ScaleKind::kFixed), 4).find("one type"),
+            std::string::npos);
+}
+
+TEST(SlowBias, KeepsTheSlowestPairsAndRefusesFastOnes) {
+  const std::vector<double> frequencies = rope_frequencies(1e6, 128);
+  const std::vector<float> vector(2 * 128, 100.0F);
+  const KeyTransform slow = split_key_vector(vector, frequencies, 2, {.max_slow_error = 1e-4, .max_fast_pairs = 0});
+  const SlowBias bias = make_slow_bias(slow, frequencies);
+  EXPECT_EQ(bias.chunks, 1);
+  ASSERT_EQ(bias.pairs.size(), 64U);
+  EXPECT_EQ(bias.pairs.back().low, 100.0F);
+  const double turns = static_cast<double>(bias.freqs.back().turns) + static_cast<double>(bias.freqs.back().turns_rest);
+  EXPECT_NEAR(turns * 6.283185307179586 / frequencies.back(), 1.0, 1e-12);
+  const KeyTransform fast = split_key_vector(vector, frequencies, 2);
+  EXPECT_THROW(make_slow_bias(fast, frequencies), Error);
+}
+
+TEST(WritePlan, FindsWholePagesAndRefusesDoubles) {
+  std::vector<int64_t> slots = {14, 15, 32, 33, -1, 34};
+  for (int64_t s = 48; s < 64; ++s) slots.push_back(s);
+  const WritePlan plan = plan_write(slots, 64);
+  EXPECT_EQ(plan.num_written, 21);
+  const std::vector<WriteRun> expected = {{0, 2, 0, 14}, {2, 2, 2, 0}, {5, 1, 2, 2}, {6, 16, 3, 0}};
+  EXPECT_EQ(plan.runs, expected);
+  EXPECT_EQ(plan.describe(), "21 of 22 tokens in 4 runs, 1 of them whole pages");
+  EXPECT_THROW(plan_write(std::vector<int64_t>{1, 1}, 16), Error);
+  EXPECT_THROW(plan_write(std::vector<int64_t>{16}, 16), Error);
+  EXPECT_THROW(plan_write(std::vector<int64_t>{-2}, 16), Error);
+}
+
+}  // namespace
+}  // namespace asymkv::cuda

@@ -1,0 +1,39 @@
+#include "asymkv/kernels/cuda/write_plan.h"
+
+#include <unordered_set>
+
+#include "asymkv/base/error.h"
+#include "asymkv/kernels/cuda/decode_types.h"
+
+namespace asymkv::cuda {
+
+std::string WritePlan::describe() const {
+  int64_t whole = 0;
+  for (const WriteRun& run : runs) whole += run.count == kPageSize ? 1 : 0;
+  return fmt::format("{} of {} tokens in {} runs, {} of them whole pages", num_written, num_tokens, runs.size(), whole);
+}
+
+WritePlan plan_write(std::span<const int64_t> slots, int64_t num_slots) {
+  WritePlan plan;
+  plan.num_tokens = static_cast<int64_t>(slots.size());
+  std::unordered_set<int64_t> seen;
+  int64_t expected = -1;  // the slot that would lengthen the last run
+  for (size_t token = 0; token < slots.size(); ++token) {
+    const int64_t slot = slots[token];
+    if (slot < -1 || slot >= num_slots) throw_usage("token {} goes to slot {} of {}", token, slot, num_slots);
+    if (slot >= 0 && !seen.insert(slot).second) throw_usage("token {} goes to slot {}, which is taken", token, slot);
+    if (slot >= 0) {
+      ++plan.num_written;
+      if (slot == expected && slot % kPageSize != 0) {
+        ++plan.runs.back().count;
+      } else {
+        plan.runs.push_back({static_cast<int32_t>(token), 1, static_cast<int32_t>(slot / kPageSize),
+                             static_cast<int32_t>(slot % kPageSize)});
+      }
+    }
+    expected = slot < 0 ? -1 : slot + 1;
+  }
+  return plan;
+}
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "asymkv/base/json.h"
+
+namespace asymkv::cuda {
+
+// Times the fused writer on 65,536 tokens of 8 KV heads x 128 in whole shuffled pages, every format. Bytes of a row: K
+// and V read once in 16 bits, the two RoPE rows of each token, the stored blocks and scales written once.
+Json measure_writers(double copy_tbps, const std::function<void(const std::string&)>& progress);
+
+}  // namespace asymkv::cuda
