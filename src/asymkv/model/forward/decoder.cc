@@ -197,6 +197,35 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   backends_.attention->attend(params);
 }
 
+void Decoder::write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+  const std::vector<float>& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
+  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
+  for (size_t c = 0; c < batch.chunks.size(); ++c) {
+    const auto& targets = batch.chunks[c].targets;
+    std::vector<WriteTarget> writes;
+    for (size_t t = 0; t < targets.size(); ++t) {
+      KvCache& cache = targets[t]->cache();
+      writes.push_back(
+          {cache.layer(layer_idx), batch.slots[c][t], &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
+    }
+    const int64_t begin = batch.rows[c].begin;
+    WriteKvParams write;
+    write.num_tokens = batch.rows[c].count;
+    write.k = scratch.k.data() + begin * k_dim;
+    write.v = scratch.v.data() + begin * k_dim;
+    write.k_bias = k_bias.empty() ? nullptr : k_bias.data();
+    write.positions =
+        std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
+    write.rope = &rope_;
+    write.geometry = kv_geometry(targets.empty() ? 1 : targets[0]->cache().layout().geometry().page_size);
+    write.native_dtype = batch.native_dtype;
+    write.targets = writes;
+    write.fresh_k = scratch.fresh_k.data() + begin * k_dim;
+    write.fresh_v = scratch.fresh_v.data() + begin * k_dim;
+    backends_.attention->write_kv(write);
+  }
+}
+
 namespace {
 
 // Rows of [q | k | v] into three matrices, adding the query and value biases.
@@ -232,30 +261,7 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
   add_bias(w.q_bias, rows, scratch.q.data());
   add_bias(w.v_bias, rows, scratch.v.data());
   math.rotate(rope_, batch.positions, config_.num_q_heads, scratch.q.data());
-  for (size_t c = 0; c < batch.chunks.size(); ++c) {
-    const auto& targets = batch.chunks[c].targets;
-    std::vector<WriteTarget> writes;
-    for (size_t t = 0; t < targets.size(); ++t) {
-      KvCache& cache = targets[t]->cache();
-      writes.push_back(
-          {cache.layer(layer_idx), batch.slots[c][t], &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
-    }
-    const int64_t begin = batch.rows[c].begin;
-    WriteKvParams write;
-    write.num_tokens = batch.rows[c].count;
-    write.k = scratch.k.data() + begin * k_dim;
-    write.v = scratch.v.data() + begin * k_dim;
-    write.k_bias = w.k_bias.empty() ? nullptr : w.k_bias.data();
-    write.positions =
-        std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
-    write.rope = &rope_;
-    write.geometry = kv_geometry(targets.empty() ? 1 : targets[0]->cache().layout().geometry().page_size);
-    write.native_dtype = batch.native_dtype;
-    write.targets = writes;
-    write.fresh_k = scratch.fresh_k.data() + begin * k_dim;
-    write.fresh_v = scratch.fresh_v.data() + begin * k_dim;
-    backends_.attention->write_kv(write);
-  }
+  write_all(batch, layer_idx, scratch);
   if (observer != nullptr) {
     observer->on_layer({layer_idx, rows, batch.positions, scratch.q, scratch.k, scratch.fresh_k, scratch.fresh_v});
   }
@@ -276,6 +282,32 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
                scratch.x.data(), true});
 }
 
+Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
+  const auto rows = static_cast<size_t>(batch.num_rows);
+  const auto hidden = static_cast<size_t>(config_.hidden_size);
+  const auto q_dim = static_cast<size_t>(config_.num_q_heads * config_.head_dim);
+  const auto k_dim = static_cast<size_t>(config_.num_kv_heads * config_.head_dim);
+  const auto intermediate = static_cast<size_t>(config_.intermediate_size);
+  Scratch scratch;
+  scratch.x.reserve(rows * hidden);
+  for (const ForwardChunk& chunk : batch.chunks) {
+    for (const int32_t token : chunk.tokens) {
+      const auto row = std::span(weights_->embedding).subspan(static_cast<size_t>(token) * hidden, hidden);
+      scratch.x.insert(scratch.x.end(), row.begin(), row.end());
+    }
+  }
+  scratch.normed.resize(rows * hidden);
+  scratch.qkv.resize(rows * (q_dim + k_dim + k_dim));
+  scratch.q.resize(rows * q_dim);
+  for (std::vector<float>* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
+    side->resize(rows * k_dim);
+  }
+  scratch.attended.resize(rows * q_dim);
+  scratch.gate_up.resize(rows * (intermediate + intermediate));
+  scratch.activated.resize(rows * intermediate);
+  return scratch;
+}
+
 std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType native_dtype,
                                     ForwardObserver* observer) {
   int64_t last_position = 0;
@@ -285,29 +317,7 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
   reserve_positions(last_position);
   Batch batch = make_batch(chunks);
   batch.native_dtype = native_dtype;
-  const auto rows = static_cast<size_t>(batch.num_rows);
-  const auto hidden = static_cast<size_t>(config_.hidden_size);
-  const auto q_dim = static_cast<size_t>(config_.num_q_heads * config_.head_dim);
-  const auto k_dim = static_cast<size_t>(config_.num_kv_heads * config_.head_dim);
-  const auto intermediate = static_cast<size_t>(config_.intermediate_size);
-  Scratch scratch;
-  scratch.x.reserve(rows * hidden);
-  for (const ForwardChunk& chunk : chunks) {
-    for (const int32_t token : chunk.tokens) {
-      const auto row = std::span(weights_->embedding).subspan(static_cast<size_t>(token) * hidden, hidden);
-      scratch.x.insert(scratch.x.end(), row.begin(), row.end());
-    }
-  }
-  scratch.normed.resize(rows * hidden);
-  scratch.qkv.resize(rows * (q_dim + 2 * k_dim));
-  scratch.q.resize(rows * q_dim);
-  scratch.k.resize(rows * k_dim);
-  scratch.v.resize(rows * k_dim);
-  scratch.fresh_k.resize(rows * k_dim);
-  scratch.fresh_v.resize(rows * k_dim);
-  scratch.attended.resize(rows * q_dim);
-  scratch.gate_up.resize(rows * 2 * intermediate);
-  scratch.activated.resize(rows * intermediate);
+  Scratch scratch = make_scratch(batch);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     run_attention(layer, batch, scratch, observer);
     run_mlp(layer, batch.num_rows, scratch);

@@ -88,7 +88,9 @@ class Decoder {
   struct Batch;
   struct Scratch;
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
+  Scratch make_scratch(const Batch& batch) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
+  void write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
 

@@ -1,0 +1,260 @@
+// The engine on the embedded models and on a committed tiny llama, with the kernels that serve.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "asymkv/base/error.h"
+#include "asymkv/engine/cache_setup.h"
+#include "asymkv/engine/generate.h"
+#include "asymkv/kernels/backends.h"
+#include "asymkv/kernels/cpu/model/cpu_model.h"
+
+namespace asymkv {
+namespace {
+
+std::filesystem::path source_dir() {
+  const char* folder = std::getenv("ASYMKV_SOURCE_DIR");
+  return folder == nullptr ? "." : folder;
+}
+
+Backends cpu_backends() {
+  return {make_cpu_attention(), make_cpu_model_backend()};
+}
+
+LoadedModel& fragile() {
+  static const std::unique_ptr<LoadedModel> model = load_model(source_dir() / "models/probe-fragile", cpu_backends());
+  return *model;
+}
+
+std::vector<int32_t> prompt_tokens(size_t count) {
+  std::string text;
+  while (text.size() < count) text += "The secret code for amber falcon is 48213. The old farmer sold a basket. ";
+  std::vector<int32_t> ids = fragile().tokenizer.encode(text);
+  ids.resize(count);
+  return ids;
+}
+
+std::unique_ptr<KvCache> make_test_cache(const std::string& kv, ScaleKind scale, const ScaleSet* scales,
+                                         int64_t num_pages = 32) {
+  CacheRequest request;
+  request.format = parse_kv_format(kv, DType::kBF16, scale);
+  request.num_pages = num_pages;
+  request.scales = scales;
+  return make_cache(fragile().decoder, request);
+}
+
+std::vector<float> run_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads reads) {
+  ForwardChunk chunk;
+  chunk.tokens = tokens;
+  chunk.start_pos = sequence.num_tokens();
+  chunk.targets = {&sequence};
+  chunk.context = &sequence;
+  chunk.own_reads = reads;
+  return fragile().decoder.forward(std::span(&chunk, 1), DType::kBF16);
+}
+
+// Stored bytes and scales of one sequence in token order.
+std::vector<std::byte> stored_bytes(const SequencePages& sequence) {
+  std::vector<std::byte> bytes;
+  const auto put = [&](const void* data, int64_t size) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    bytes.insert(bytes.end(), begin, begin + size);
+  };
+  KvCache& cache = sequence.cache();
+  const KvLayout& layout = cache.layout();
+  const int64_t page_size = layout.geometry().page_size;
+  for (int64_t layer = 0; layer < cache.config().num_layers; ++layer) {
+    const KvLayerView view = cache.layer(layer);
+    for (int64_t token = 0; token < sequence.num_tokens(); ++token) {
+      const int64_t page = page_index(sequence.pages()[static_cast<size_t>(token / page_size)]);
+      for (int64_t head = 0; head < layout.geometry().num_kv_heads; ++head) {
+        put(view.k_plane + layout.k_row_offset_bytes(page, head, token % page_size), layout.k_row_payload_bytes());
+        put(view.v_plane + layout.v_row_offset_bytes(page, head, token % page_size), layout.v_row_payload_bytes());
+        const float scales[2] = {view.k_scale(page, head, token % page_size),
+                                 view.v_scale(page, head, token % page_size)};
+        put(scales, sizeof(scales));
+      }
+    }
+  }
+  return bytes;
+}
+
+double relative_distance(std::span<const float> a, std::span<const float> b) {
+  double delta = 0;
+  double norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    delta += std::pow(a[i] - b[i], 2);
+    norm += std::pow(b[i], 2);
+  }
+  return std::sqrt(delta / norm);
+}
+
+constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
+
+TEST(Engine, SharedPrefillStoresTheSameBytesAsOnePrefillPerFormat) {
+  const std::vector<int32_t> tokens = prompt_tokens(150);
+  std::vector<std::unique_ptr<KvCache>> shared_caches;
+  std::vector<SequencePages> shared;
+  for (const char* kv : kFormats) {
+    shared_caches.push_back(make_test_cache(kv, ScaleKind::kDynamic, nullptr));
+    shared.emplace_back(*shared_caches.back());
+  }
+  ForwardChunk chunk;
+  chunk.tokens = tokens;
+  for (SequencePages& sequence : shared) chunk.targets.push_back(&sequence);
+  const std::vector<float> hidden = fragile().decoder.forward(std::span(&chunk, 1), DType::kBF16);
+  for (size_t i = 0; i < shared.size(); ++i) {
+    const auto own_cache = make_test_cache(kFormats[i], ScaleKind::kDynamic, nullptr);
+    SequencePages own(*own_cache);
+    EXPECT_EQ(run_chunk(own, tokens, OwnReads::kFresh), hidden) << kFormats[i];
+    EXPECT_EQ(stored_bytes(own), stored_bytes(shared[i])) << kFormats[i];
+  }
+}
+
+// A chunk that reads its own keys from storage is what token-by-token decoding is: the loss panel rests on it.
+TEST(Engine, StoredReadsOfAChunkEqualDecodingTokenByToken) {
+  const std::vector<int32_t> tokens = prompt_tokens(72);
+  const auto dim = static_cast<size_t>(fragile().config().hidden_size);
+  for (const char* kv : kFormats) {
+    const auto whole_cache = make_test_cache(kv, ScaleKind::kDynamic, nullptr);
+    const auto step_cache = make_test_cache(kv, ScaleKind::kDynamic, nullptr);
+    SequencePages whole(*whole_cache);
+    SequencePages steps(*step_cache);
+    run_chunk(whole, std::span(tokens).first(60), OwnReads::kFresh);
+    run_chunk(steps, std::span(tokens).first(60), OwnReads::kFresh);
+    const std::vector<float> at_once = run_chunk(whole, std::span(tokens).subspan(60), OwnReads::kStored);
+    for (size_t i = 60; i < tokens.size(); ++i) {
+      const std::vector<float> one = run_chunk(steps, std::span(tokens).subspan(i, 1), OwnReads::kStored);
+      // Products of other shapes round differently, and a rounding of a key to 16 bits may flip with them.
+      const auto row = std::span(at_once).subspan((i - 60) * dim, dim);
+      EXPECT_LT(relative_distance(one, row), 0.02) << kv << " token " << i;
+    }
+  }
+}
+
+// 8-bit keys change what this model sees; if they did not, something would be reading 16-bit data.
+TEST(Engine, FragileKeysChangeTheHiddenStatesAndPrebiasDoesNot) {
+  const std::vector<int32_t> tokens = prompt_tokens(200);
+  std::map<std::string, std::vector<float>> hidden;
+  for (const char* kv : kFormats) {
+    const auto cache = make_test_cache(kv, ScaleKind::kDynamic, nullptr);
+    SequencePages sequence(*cache);
+    hidden[kv] = run_chunk(sequence, tokens, OwnReads::kStored);
+  }
+  const auto distance = [&](const char* kv) { return relative_distance(hidden[kv], hidden["native"]); };
+  for (const char* kv : {"k8v16", "k8v8", "ki8v8"}) EXPECT_GT(distance(kv), 0.2) << kv;
+  for (const char* kv : {"k16v8", "k8v8-prebias", "ki8v8-prebias"}) {
+    EXPECT_LT(distance(kv), 0.15) << kv;
+    EXPECT_GT(distance(kv), 1e-4) << kv << ": stored values are not 8-bit";
+  }
+}
+
+TEST(Engine, AFullPoolLeavesEveryTargetAsItWas) {
+  const auto roomy = make_test_cache("native", ScaleKind::kDynamic, nullptr, 32);
+  const auto tight = make_test_cache("k8v8", ScaleKind::kDynamic, nullptr, 2);
+  SequencePages a(*roomy);
+  SequencePages b(*tight);
+  const std::vector<int32_t> tokens = prompt_tokens(100);
+  ForwardChunk chunk;
+  chunk.tokens = tokens;
+  chunk.targets = {&a, &b};
+  try {
+    fragile().decoder.forward(std::span(&chunk, 1), DType::kBF16);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kResourceExhausted);
+  }
+  EXPECT_EQ(a.num_tokens(), 0);
+  EXPECT_EQ(roomy->pool().num_free(), 32);
+  EXPECT_EQ(tight->pool().num_free(), 2);
+}
+
+TEST(Engine, SideBySideDecodingEqualsAlone) {
+  const std::vector<int32_t> prompt = fragile().tokenizer.encode(
+      "Question: Tom has 5 apples. He buys 7 more apples. He gives 3 apples to Ben. How many apples does Tom have "
+      "now?\n"
+      "Answer:");
+  std::vector<std::unique_ptr<KvCache>> caches;
+  std::vector<SequencePages> sequences;
+  for (const char* kv : {"native", "k16v8", "ki8v8-prebias"}) {
+    caches.push_back(make_test_cache(kv, ScaleKind::kDynamic, nullptr));
+    sequences.emplace_back(*caches.back());
+  }
+  std::vector<DecodeSlot> slots;
+  for (SequencePages& sequence : sequences) {
+    const std::vector<float> hidden = run_chunk(sequence, prompt, OwnReads::kFresh);
+    const auto last = std::span(hidden).last(static_cast<size_t>(fragile().config().hidden_size));
+    DecodeSlot slot;
+    slot.sequence = &sequence;
+    slot.next = argmax(fragile().decoder.logits(last));
+    slots.push_back(std::move(slot));
+  }
+  decode_greedy(fragile(), slots, {60, {}, DType::kBF16});
+  for (size_t i = 0; i < slots.size(); ++i) {
+    SequencePages alone(*caches[i]);
+    GenerateOptions options;
+    options.max_tokens = 60;
+    Generation generation = generate(fragile(), alone, prompt, options, nullptr);
+    generation.token_ids.pop_back();  // the end token, which decode_greedy leaves out
+    EXPECT_EQ(generation.token_ids, slots[i].token_ids);
+    EXPECT_NE(fragile().tokenizer.decode(slots[i].token_ids, true).find("#### 9"), std::string::npos);
+  }
+}
+
+TEST(Scales, CalibrationSurvivesItsFileAndRefusesOthers) {
+  const std::vector<std::vector<int32_t>> documents = {prompt_tokens(120)};
+  const ScaleSet scales = calibrate_scales(fragile(), documents);
+  ASSERT_EQ(scales.layers.size(), 4U);
+  for (const LayerScaleSet& layer : scales.layers) {
+    EXPECT_GT(*layer.key, 10 * *layer.key_prebias) << "the bias dominates the keys' range";
+    EXPECT_GT(*layer.value, 0.0F);
+  }
+  const std::string model = fragile().files.weights_sha256();
+  const Json json = scales_to_json(scales, model, "data");
+  const ScaleSet read = scales_from_json(json, "scales.json", fragile().config(), model);
+  EXPECT_EQ(read.source, scales.source);
+  EXPECT_EQ(*read.layers[3].key, *scales.layers[3].key);
+  EXPECT_THROW(scales_from_json(json, "scales.json", fragile().config(), "another"), Error);
+  for (const Json& bad : {Json(0.0), Json(-1.0), Json(1e39), Json("x")}) {
+    Json broken = json;
+    broken["layers"][2]["value"] = bad;
+    try {
+      scales_from_json(broken, "scales.json", fragile().config(), model);
+      FAIL() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kBadInput);
+      EXPECT_NE(std::string(e.what()).find("layer 2"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("value"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Scales, AMissingScaleIsAnErrorNeverOne) {
+  ScaleSet only_values{"checkpoint", std::vector<LayerScaleSet>(4, LayerScaleSet{std::nullopt, std::nullopt, 0.5F})};
+  EXPECT_THROW(make_test_cache("k8v8", ScaleKind::kFixed, &only_values), Error);
+  EXPECT_NO_THROW(make_test_cache("k16v8", ScaleKind::kFixed, &only_values));  // a 16-bit side ignores scales
+  EXPECT_THROW(make_test_cache("k8v8", ScaleKind::kFixed, nullptr), Error);
+}
+
+TEST(CacheSetup, BiasRemovalIsRefusedWithoutAKeyBias) {
+  const ModelFiles files = open_model(source_dir() / "tests/golden/parity/tiny-llama");
+  const Decoder llama(files.config, *files.weights, cpu_backends());
+  CacheRequest request;
+  request.format = parse_kv_format("ki8v8-prebias", DType::kBF16, ScaleKind::kDynamic);
+  request.num_pages = 1;
+  try {
+    make_cache(llama, request);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("no key bias"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace asymkv
