@@ -75,6 +75,7 @@ class Verifier {
     std::optional<CertificateCarried> carried;
     attempt("certificate", [&] { carried = carried_from_certificate(certificate_, origin_); });
     if (!carried) return std::move(found_);
+    level_twins(carried->bytes_per_token);
     attempt("certificate", [&] { check_certificate(*carried); });
     return std::move(found_);
   }
@@ -157,6 +158,20 @@ class Verifier {
                             std::back_inserter(found_));
         });
       }
+    }
+  }
+
+  // A and R of one scale policy hold the same bytes. Levelled, so that the rest can be recomputed.
+  void level_twins(ArmBytes& bytes) {
+    for (const auto& [arm, recorded] : bytes) {
+      const auto twin = equal_bytes_arm(arm);
+      if (!twin || arm > *twin || !bytes.contains(*twin) || bytes.at(*twin) == recorded) continue;
+      for (const ArmId side : {arm, *twin}) {
+        const ArmId other = side == arm ? *twin : arm;
+        add(fmt::format("arms.{}.bytes_per_token", arm_name(side)), std::to_string(bytes.at(side)),
+            fmt::format("{} stores {}, and the two must be equal", arm_name(other), bytes.at(other)));
+      }
+      bytes.at(*twin) = recorded;
     }
   }
 
