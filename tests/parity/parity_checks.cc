@@ -20,6 +20,7 @@ constexpr double kLogitTolerance = 1e-3;  // of the largest |logit|
 constexpr size_t kNumPrompts = 20;
 constexpr size_t kNumTokens = 64;
 constexpr int64_t kPageSize = 16;
+constexpr size_t kRowsPerBlock = 64;  // rows of logits in memory at once
 
 std::unique_ptr<KvCache> cache_for(const ParityModel& model, const KvFormat& format, int64_t num_tokens) {
   CacheRequest request;
@@ -120,9 +121,14 @@ std::vector<double> document_losses(ParityModel& model, std::span<const int32_t>
   chunk.own_reads = own_reads;
   const std::vector<float> hidden = model.decoder.forward(std::span(&chunk, 1), native);
   const auto width = static_cast<size_t>(model.decoder.config().hidden_size);
+  const auto vocab = static_cast<size_t>(model.decoder.config().vocab_size);
   std::vector<double> losses;
-  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
-    losses.push_back(token_loss(model.decoder.logits(std::span(hidden).subspan(i * width, width)), tokens[i + 1]));
+  for (size_t begin = 0; begin + 1 < tokens.size(); begin += kRowsPerBlock) {
+    const size_t rows = std::min(kRowsPerBlock, tokens.size() - 1 - begin);
+    const std::vector<float> logits = model.decoder.logits(std::span(hidden).subspan(begin * width, rows * width));
+    for (size_t row = 0; row < rows; ++row) {
+      losses.push_back(token_loss(std::span(logits).subspan(row * vocab, vocab), tokens[begin + row + 1]));
+    }
   }
   return losses;
 }
