@@ -17,6 +17,7 @@ using Action = std::function<int()>;
 using AddCommand = void (*)(CLI::App& root, Action& action);
 
 void add_admit_command(CLI::App& root, Action& action);
+void add_bench_command(CLI::App& root, Action& action);
 void add_calibrate_command(CLI::App& root, Action& action);
 void add_doctor_command(CLI::App& root, Action& action);
 void add_gate_command(CLI::App& root, Action& action);

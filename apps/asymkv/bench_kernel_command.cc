@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/device/device.h"
+#include "command.h"
+
+#if ASYMKV_CUDA_BUILT
+#include "asymkv/kernels/cuda/kernel_bench.h"
+#endif
+
+namespace asymkv::app {
+namespace {
+
+struct KernelBenchArgs {
+  std::string formats;
+  std::string shapes;
+  std::string out;
+  bool no_check = false;
+  bool json = false;
+};
+
+#if ASYMKV_CUDA_BUILT
+int run_kernel_bench_command(const KernelBenchArgs& args) {
+  cuda::KernelBenchOptions options;
+  options.format_filter = args.formats;
+  options.shape_filter = args.shapes;
+  options.check = !args.no_check;
+  const auto progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const cuda::KernelBenchReport report = cuda::run_kernel_bench(options, progress);
+  if (!args.out.empty()) write_file_atomic(args.out, report.to_json().dump(1) + "\n");
+  if (args.json) {
+    print_json(report.to_json());
+  } else {
+    fmt::print("{}", report.to_table());
+  }
+  return 0;
+}
+#else
+int run_kernel_bench_command(const KernelBenchArgs&) {
+  throw_unsupported("bench kernel cannot run: {}", list_devices().why_none);
+}
+#endif
+
+}  // namespace
+
+void add_bench_command(CLI::App& root, Action& action) {
+  CLI::App* bench = root.add_subcommand("bench", "measurements, each row with its record");
+  bench->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand("kernel", "time the attention kernels of this machine's GPU");
+  const auto args = std::make_shared<KernelBenchArgs>();
+  command->add_option("--formats", args->formats, "only formats whose name contains this, e.g. k16v8");
+  command->add_option("--shapes", args->shapes, "only shapes whose name contains this, e.g. \"32/8x128 b32\"");
+  command->add_option("--out", args->out, "also write the JSON object to this file");
+  command->add_flag("--no-check", args->no_check, "do not compare each row with the double-precision reference");
+  command->add_flag("--json", args->json, "print the JSON object instead of the table");
+  command->footer("Example: asymkv bench kernel --shapes \"b1 c8192\" --json > kernel.json");
+  command->callback([args, &action] { action = [args] { return run_kernel_bench_command(*args); }; });
+}
+
+}  // namespace asymkv::app
