@@ -59,8 +59,8 @@ Json KernelBenchReport::to_json() const {
   Json out;
   out["schema"] = "asymkv-bench-kernel-1";
   out["device"] = device.name;
-  out["read_bandwidth_tbps"] = rounded(read_tbps, 1e-4);
-  out["copy_bandwidth_tbps"] = rounded(copy_tbps, 1e-4);
+  out["read_bandwidth_tbps"] = rounded(read_tbps, 1e4);
+  out["copy_bandwidth_tbps"] = rounded(copy_tbps, 1e4);
   out["rows"] = Json::array();
   out["writer_rows"] = writer_rows;
   for (const KernelBenchRow& row : rows) {
@@ -77,14 +77,14 @@ Json KernelBenchReport::to_json() const {
                            {"scale", std::string(scale_kind_name(row.format.format.scale()))},
                            {"value_scale", std::string(scale_kind_name(row.format.format.value.scale))},
                            {"kernel", row.plan.config.name()},
-                           {"us", rounded(row.us, 1e-3)},
-                           {"min_us", rounded(row.min_us, 1e-3)},
+                           {"us", rounded(row.us, 1e3)},
+                           {"min_us", rounded(row.min_us, 1e3)},
                            {"bytes", row.bytes},
-                           {"gbps", rounded(static_cast<double>(row.bytes) / row.us / 1e3, 0.1)},
-                           {"share_of_read", rounded(row.share_of_read, 1e-4)},
-                           {"ratio_to_native", rounded(row.ratio_to_native, 1e-4)},
-                           {"rel_err", rounded(row.rel_err, 1e-7)},
-                           {"worst_row_err", rounded(row.worst_row, 1e-7)},
+                           {"gbps", rounded(static_cast<double>(row.bytes) / row.us / 1e3, 10.0)},
+                           {"share_of_read", rounded(row.share_of_read, 1e4)},
+                           {"ratio_to_native", rounded(row.ratio_to_native, 1e4)},
+                           {"rel_err", rounded(row.rel_err, 1e7)},
+                           {"worst_row_err", rounded(row.worst_row, 1e7)},
                            {"record", record_of(row, device)}});
   }
   return out;
