@@ -13,8 +13,9 @@
 namespace asymkv::cuda {
 namespace {
 
-double rounded(double value, double unit) {
-  return std::round(value / unit) * unit;
+// The nearest multiple of 1 / steps.
+double rounded(double value, double steps) {
+  return std::round(value * steps) / steps;
 }
 
 // The four facts of one side: asked for, resolved, in the pool, read by the kernel. Each is filled from its own source.
