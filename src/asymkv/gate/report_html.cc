@@ -51,7 +51,7 @@ namespace report_html {
 Table::Table(std::string_view caption, const std::vector<std::string>& headers, bool wraps) {
   html_ = fmt::format(
       "<div class=\"scroll\" role=\"region\" tabindex=\"0\" "
-      "aria-label=\"{0}\"><table><caption>{0}</caption><thead><tr>",
+      "aria-label=\"{0}\"><table{1}><caption>{0}</caption><thead><tr>",
       html_escape(caption), wraps ? " class=\"wrap\"" : "");
   for (const std::string& header : headers) html_ += fmt::format("<th scope=\"col\">{}</th>", html_escape(header));
   html_ += "</tr></thead><tbody>\n";
