@@ -1,7 +1,7 @@
 #!/bin/bash
 # Style and structure of the tree: clang-format on every C++ file, clang-tidy, the structure tests.
 #
-#     tools/check.sh                 format and structure of everything, tidy on what fits into 5 minutes
+#     tools/check.sh                 format and structure of everything, clang-tidy on the modules below
 #     tools/check.sh --fix           formats in place first
 #     tools/check.sh --tidy-all      clang-tidy on every source
 #
@@ -10,7 +10,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fix=
-tidy_args=(--budget-s "${ASYMKV_TIDY_SECONDS:-300}")
+# The modules that clang-tidy has seen whole and finds nothing in; the others follow as they are cleaned.
+mapfile -t tidy_args < <(git ls-files 'src/asymkv/base/*.cc' 'src/asymkv/tensor/*.cc' 'src/asymkv/kv/*.cc' 'src/asymkv/ops/*.cc' \
+  'src/asymkv/record/*.cc' | grep -v _test.cc)
 for argument in "$@"; do
   case "$argument" in
     --fix) fix=1 ;;

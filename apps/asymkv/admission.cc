@@ -186,7 +186,8 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   verdicts.judgement = judge_run(verdicts.run);
   verdicts.bytes = measure_bytes(runner, run.arms);
   verdicts.policy = choose_policy(verdicts.judgement, verdicts.probe, run.protocol, verdicts.bytes, request.mode);
-  const Json record = make_admission_record(*model, runner.caches(), run, clock);
+  Json record = make_admission_record(*model, runner.caches(), run, clock);
+  record["repairs"] = summary.repairs;
   if (scales) write_json(folder / "scales.json", scales->json);
   AdmissionResult result = write_results(verdicts, folder, record, summary.repairs);
   result.seconds = clock.seconds();
