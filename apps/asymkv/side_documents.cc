@@ -18,7 +18,8 @@ std::vector<std::vector<int32_t>> make_side_documents(const LoadedModel& model, 
   Protocol side = protocol;
   side.seed = protocol.seed + seed_offset;
   std::erase_if(side.retrieval, [](const RetrievalPanel& panel) { return panel.source == DataSource::kFile; });
-  for (RetrievalPanel& panel : side.retrieval) panel.count = std::min<int64_t>(panel.count, panel.length > 2048 ? 1 : 2);
+  for (RetrievalPanel& panel : side.retrieval)
+    panel.count = std::min<int64_t>(panel.count, panel.length > 2048 ? 1 : 2);
   if (side.math && side.math->source == DataSource::kFile) side.math.reset();
   if (side.math) side.math->count = std::min<int64_t>(side.math->count, 12);
   std::erase_if(side.loss, [](const LossPanel& panel) { return panel.source == DataSource::kFile; });

@@ -59,8 +59,8 @@ thread_local bool inside_parallel_for = false;
 }  // namespace
 
 int num_threads() {
-  static const int threads = detect_threads();
-  return threads;
+  static const int kThreads = detect_threads();
+  return kThreads;
 }
 
 void parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) {

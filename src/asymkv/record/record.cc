@@ -24,13 +24,13 @@ Json text_or_null(const std::string& text) {
 
 std::string nullable_text(JsonFields& fields, const std::string& field) {
   if (fields.raw(field).is_null()) return {};
-  const std::string text = fields.text(field);
+  std::string text = fields.text(field);
   if (text.empty()) fields.fail(field, "is empty: write null");
   return text;
 }
 
 std::string nullable_hash(JsonFields& fields, const std::string& field) {
-  const std::string text = nullable_text(fields, field);
+  std::string text = nullable_text(fields, field);
   const bool ok =
       text.empty() || (text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos);
   if (!ok) fields.fail(field, fmt::format("is \"{}\", which is no lower-case SHA-256", text));
@@ -38,7 +38,7 @@ std::string nullable_hash(JsonFields& fields, const std::string& field) {
 }
 
 std::string word(JsonFields& fields, const std::string& field, std::initializer_list<std::string_view> known) {
-  const std::string text = fields.text(field);
+  std::string text = fields.text(field);
   if (std::ranges::find(known, text) != known.end()) return text;
   std::string list;
   for (const std::string_view candidate : known) list += fmt::format(" {}", candidate);
@@ -223,7 +223,7 @@ Record::Launch launch_from(JsonFields fields) {
 
 // "2026-11-29T16:20:05Z" or null.
 std::string timestamp_field(JsonFields& fields, const std::string& field) {
-  const std::string text = nullable_text(fields, field);
+  std::string text = nullable_text(fields, field);
   if (text.empty()) return text;
   constexpr std::string_view kShape = "dddd-dd-ddTdd:dd:ddZ";
   bool ok = text.size() == kShape.size();
