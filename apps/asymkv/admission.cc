@@ -86,8 +86,7 @@ ProbeResult prepare_probe(const AdmissionRequest& request, LoadedModel& model) {
 RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& model,
                           const std::optional<FixedScales>& scales) {
   RunIdentity identity;
-  identity.model = model.files.path.filename().empty() ? model.files.path.parent_path().filename().string()
-                                                       : model.files.path.filename().string();
+  identity.model = model.files.name();
   identity.model_sha256 = model.files.weights_sha256();
   identity.config_sha256 = model.files.config_sha256;
   identity.tokenizer_sha256 = model.tokenizer.sha256();

@@ -80,8 +80,7 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   record.engine_version = kVersion;
   record.key = side_facts(model, cache, requested, true);
   record.value = side_facts(model, cache, requested, false);
-  const std::filesystem::path& path = model.files.path;
-  record.model.id = (path.filename().empty() ? path.parent_path().filename() : path.filename()).string();
+  record.model.id = model.files.name();
   record.model.weights_sha256 = model.files.weights_sha256();
   record.model.tokenizer_sha256 = model.tokenizer.sha256();
   record.model.config_sha256 = model.files.config_sha256;

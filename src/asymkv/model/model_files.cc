@@ -195,6 +195,10 @@ std::vector<RequiredTensor> required_tensors(const ModelConfig& config) {
   return tensors;
 }
 
+std::string ModelFiles::name() const {
+  return (path.filename().empty() ? path.parent_path() : path).filename().string();
+}
+
 const std::string& ModelFiles::weights_sha256() const {
   if (!weights_sha256_.empty()) return weights_sha256_;
   Sha256 hash;

@@ -34,6 +34,8 @@ struct ModelFiles {
   // SHA-256 over the bytes of the tensor file; of several shards, over their bytes one after another, sorted by file
   // name. Reads them whole on the first call (about a second per GB) and keeps the answer. Not thread-safe.
   const std::string& weights_sha256() const;
+  // Last component of the path, also where it ends in a slash: how tables and records call the model.
+  std::string name() const;
 
  private:
   mutable std::string weights_sha256_;
