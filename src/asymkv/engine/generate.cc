@@ -74,19 +74,32 @@ Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const
 
 namespace {
 
-bool contains_stop(const std::string& text, std::span<const std::string> stop) {
-  return std::ranges::any_of(stop, [&](const std::string& s) { return text.find(s) != std::string::npos; });
+// A slot that decodes, and its text so far.
+struct RunningSlot {
+  DecodeSlot* slot;
+  StreamDecoder decoder;
+  std::string text;
+};
+
+// Whether the text contains a stop string that ends behind `old_size`; what stands before was looked at already.
+bool contains_stop(const std::string& text, size_t old_size, std::span<const std::string> stop) {
+  return std::ranges::any_of(stop, [&](const std::string& s) {
+    return text.find(s, old_size + 1 < s.size() ? 0 : old_size + 1 - s.size()) != std::string::npos;
+  });
 }
 
 // Takes one chosen token into a slot; returns whether the slot goes on.
-bool accept_token(const LoadedModel& model, DecodeSlot& slot, int32_t token, const DecodeLimits& limits) {
+bool accept_token(const LoadedModel& model, RunningSlot& running, int32_t token, const DecodeLimits& limits) {
+  DecodeSlot& slot = *running.slot;
   if (is_end(model.config(), token)) {
     slot.finish_reason = FinishReason::kStop;
     slot.ended_by_token = true;
     return false;
   }
   slot.token_ids.push_back(token);
-  if (!limits.stop.empty() && contains_stop(model.tokenizer.decode(slot.token_ids, true), limits.stop)) {
+  const size_t old_size = running.text.size();
+  running.text += running.decoder.push(token);
+  if (contains_stop(running.text, old_size, limits.stop)) {
     slot.finish_reason = FinishReason::kStop;
     return false;
   }
@@ -103,15 +116,17 @@ std::optional<int32_t> finite_argmax(std::span<const float> logits) {
 }
 
 void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const DecodeLimits& limits) {
-  std::vector<DecodeSlot*> running;
+  std::vector<RunningSlot> running;
   for (DecodeSlot& slot : slots) {
     slot.token_ids.clear();
-    if (accept_token(model, slot, slot.next, limits)) running.push_back(&slot);
+    RunningSlot started{&slot, StreamDecoder(model.tokenizer, true), {}};
+    if (accept_token(model, started, slot.next, limits)) running.push_back(std::move(started));
   }
   const auto vocab = static_cast<size_t>(model.config().vocab_size);
   while (!running.empty()) {
     std::vector<ForwardChunk> chunks;
-    for (DecodeSlot* slot : running) {
+    for (const RunningSlot& item : running) {
+      DecodeSlot* slot = item.slot;
       ForwardChunk chunk;
       chunk.tokens = std::span(slot->token_ids).last(1);
       chunk.start_pos = slot->sequence->num_tokens();
@@ -121,11 +136,11 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
       chunks.push_back(std::move(chunk));
     }
     const std::vector<float> logits = model.decoder.logits(model.decoder.forward(chunks, limits.native_dtype));
-    std::vector<DecodeSlot*> still_running;
+    std::vector<RunningSlot> still_running;
     for (size_t i = 0; i < running.size(); ++i) {
       const std::optional<int32_t> token = finite_argmax(std::span(logits).subspan(i * vocab, vocab));
-      if (!token) running[i]->failure = "non-finite logits";
-      if (token && accept_token(model, *running[i], *token, limits)) still_running.push_back(running[i]);
+      if (!token) running[i].slot->failure = "non-finite logits";
+      if (token && accept_token(model, running[i], *token, limits)) still_running.push_back(std::move(running[i]));
     }
     running = std::move(still_running);
   }
