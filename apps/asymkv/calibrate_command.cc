@@ -11,6 +11,7 @@
 #include "asymkv/engine/scales.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "side_documents.h"
 
 namespace asymkv::app {
 namespace {
@@ -25,28 +26,10 @@ struct CalibrateArguments {
   bool json = false;
 };
 
-// Cuts the text's tokens into documents that each begin as the tokenizer begins a text.
-std::vector<std::vector<int32_t>> cut_documents(const LoadedModel& model, const std::string& text,
-                                                const CalibrateArguments& args) {
-  const std::vector<int32_t> start = model.tokenizer.encode("", {.add_special = true});
-  const std::vector<int32_t> ids = model.tokenizer.encode(text, {.add_special = false, .parse_special = false});
-  const auto body = static_cast<size_t>(args.tokens) - std::min(static_cast<size_t>(args.tokens), start.size());
-  std::vector<std::vector<int32_t>> documents;
-  for (size_t begin = 0; begin < ids.size() && static_cast<int64_t>(documents.size()) < args.documents; begin += body) {
-    std::vector<int32_t> document = start;
-    const size_t end = std::min(ids.size(), begin + body);
-    document.insert(document.end(), ids.begin() + static_cast<ptrdiff_t>(begin),
-                    ids.begin() + static_cast<ptrdiff_t>(end));
-    documents.push_back(std::move(document));
-  }
-  if (documents.empty()) throw_bad_input("{} holds no token to calibrate with", args.data);
-  return documents;
-}
-
 int run(const CalibrateArguments& args) {
   const std::string text = read_text_file(args.data);
   const auto model = load_model(args.model, select_backends(args.device));
-  const auto documents = cut_documents(*model, text, args);
+  const auto documents = cut_documents(*model, text, args.tokens, args.documents, args.data);
   const ScaleSet scales = calibrate_scales(*model, documents);
   const Json json = scales_to_json(scales, model->files.weights_sha256(), sha256_hex(text));
   write_file_atomic(args.scales, canonical_json(json) + "\n");

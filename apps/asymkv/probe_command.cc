@@ -33,16 +33,7 @@ std::vector<std::vector<int32_t>> probe_documents(const LoadedModel& model, cons
     for (RetrievalPanel& panel : texts.retrieval) panel.length = args.tokens;
     return make_side_documents(model, texts, {}, 0);
   }
-  std::vector<int32_t> ids =
-      model.tokenizer.encode(read_text_file(args.data), {.add_special = true, .parse_special = false});
-  std::vector<std::vector<int32_t>> documents;
-  const auto size = static_cast<size_t>(args.tokens);
-  for (size_t begin = 0; begin < ids.size() && static_cast<int64_t>(documents.size()) < args.documents; begin += size) {
-    documents.emplace_back(ids.begin() + static_cast<ptrdiff_t>(begin),
-                           ids.begin() + static_cast<ptrdiff_t>(std::min(ids.size(), begin + size)));
-  }
-  if (documents.empty()) throw_bad_input("{} holds no token to probe with", args.data);
-  return documents;
+  return cut_documents(model, read_text_file(args.data), args.tokens, args.documents, args.data);
 }
 
 void print_human(const ProbeResult& result) {

@@ -1,6 +1,9 @@
 #include "side_documents.h"
 
 #include <algorithm>
+#include <span>
+
+#include "asymkv/base/error.h"
 
 namespace asymkv::app {
 
@@ -29,6 +32,23 @@ std::vector<std::vector<int32_t>> make_side_documents(const LoadedModel& model, 
     const std::string text = item.context + item.question + item.expected;
     documents.push_back(model.tokenizer.encode(text, {.add_special = true, .parse_special = false}));
   }
+  return documents;
+}
+
+std::vector<std::vector<int32_t>> cut_documents(const LoadedModel& model, const std::string& text, int64_t max_tokens,
+                                                int64_t max_documents, const std::string& origin) {
+  const std::vector<int32_t> start = model.tokenizer.encode("", {.add_special = true});
+  const std::vector<int32_t> ids = model.tokenizer.encode(text, {.add_special = false, .parse_special = false});
+  const auto size = static_cast<size_t>(max_tokens);
+  ASYMKV_CHECK(size > start.size(), "documents of {} tokens hold nothing but the start of a text", max_tokens);
+  const size_t body = size - start.size();
+  std::vector<std::vector<int32_t>> documents;
+  for (size_t begin = 0; begin < ids.size() && static_cast<int64_t>(documents.size()) < max_documents; begin += body) {
+    const std::span<const int32_t> part = std::span(ids).subspan(begin, std::min(body, ids.size() - begin));
+    documents.push_back(start);
+    documents.back().insert(documents.back().end(), part.begin(), part.end());
+  }
+  if (documents.empty()) throw_bad_input("{} holds no token", origin);
   return documents;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "asymkv/engine/loaded_model.h"
@@ -12,6 +13,11 @@ namespace asymkv::app {
 // calibration and the probe. Empty where the protocol's texts come from files alone.
 std::vector<std::vector<int32_t>> make_side_documents(const LoadedModel& model, const Protocol& protocol,
                                                       const CaseFiles& files, uint64_t seed_offset);
+
+// The first max_documents documents of a text, each of max_tokens tokens (the last may be shorter) and each beginning
+// as the tokenizer begins a text. Throws Error{kBadInput} naming `origin` for a text without a token.
+std::vector<std::vector<int32_t>> cut_documents(const LoadedModel& model, const std::string& text, int64_t max_tokens,
+                                                int64_t max_documents, const std::string& origin);
 
 // The case tokenizer of a model.
 CaseTokenizer case_tokenizer(const LoadedModel& model);
