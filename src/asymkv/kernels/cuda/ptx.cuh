@@ -48,6 +48,17 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+// Shared to global; completion by groups of the issuing thread.
+__device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void bulk_wait_all() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 // Orders this thread's shared-memory stores before later bulk copies into the same bytes.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -72,6 +83,15 @@ __device__ __forceinline__ void store_peer(uint32_t address, uint32_t rank, floa
   uint32_t peer;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(peer), "f"(value.x), "f"(value.y) : "memory");
+}
+
+// --- programmatic dependent launch: both do nothing in a launch without that attribute
+// Waits until the kernels before this one in the stream have finished and their writes are visible.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void allow_next_kernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // --- global memory

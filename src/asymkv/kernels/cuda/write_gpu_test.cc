@@ -10,6 +10,8 @@
 
 #include "asymkv/device/cuda/cuda_error.h"
 #include "asymkv/kernels/backends.h"
+#include "asymkv/kernels/cuda/key_norm.h"
+#include "asymkv/kernels/cuda/write_checks.h"
 #include "asymkv/kernels/cuda/write_kernel.h"
 #include "asymkv/kv/tiled_layout.h"
 #include "asymkv/ops/attention.h"
@@ -34,14 +36,18 @@ struct WriteCase {
   std::vector<int64_t> slots = {};
   bool with_bias = true;
   bool odd_inputs = false;  // NaN, infinities, values that saturate
+  bool normed = false;      // RMS norm of each key head
+  int64_t padding = 0;      // elements between the token rows of keys and values
   std::string describe() const {
-    return fmt::format("{} scale {} native {} dim {} tokens {}", format.id(), scale_kind_name(format.scale()),
-                       dtype_name(native), head_dim, slots.size());
+    return fmt::format("{} scale {} native {} heads {} dim {} tokens {} odd {} norm {}", format.id(),
+                       scale_kind_name(format.scale()), dtype_name(native), num_kv_heads, head_dim, slots.size(),
+                       odd_inputs, normed);
   }
 };
 
 constexpr int64_t kPages = 9;
 constexpr int64_t kMaxPosition = 5000;
+constexpr float kNormEps = 1e-6F;
 
 class WriterRun {
  public:
@@ -56,6 +62,7 @@ class WriterRun {
     v_ = draw(elems, 1.0F);
     if (c.odd_inputs) make_odd();
     for (int64_t i = 0; i < c.num_kv_heads * c.head_dim; ++i) bias_.push_back(c.with_bias ? 20.0F * normal() : 0.0F);
+    for (int64_t i = 0; i < c.head_dim; ++i) norm_weight_.push_back(1.0F + 0.5F * normal());
     for (size_t i = 0; i < c.slots.size(); ++i) positions_.push_back(static_cast<int32_t>(random_() % kMaxPosition));
     if (c.format.key.prebias)
       transform_ = split_key_vector(bias_, rope_.frequencies(), c.num_kv_heads, {.max_fast_pairs = 0});
@@ -126,6 +133,16 @@ class WriterRun {
     return to;
   }
 
+  std::vector<uint16_t> padded(const std::vector<uint16_t>& rows) const {
+    const auto row = static_cast<size_t>(c_.num_kv_heads * c_.head_dim);
+    std::vector<uint16_t> out;
+    for (size_t at = 0; at < rows.size(); at += row) {
+      out.insert(out.end(), rows.begin() + static_cast<ptrdiff_t>(at), rows.begin() + static_cast<ptrdiff_t>(at + row));
+      out.insert(out.end(), static_cast<size_t>(c_.padding), uint16_t{0xffff});
+    }
+    return out;
+  }
+
   void run_host() {
     std::vector<std::byte> k_plane(static_cast<size_t>(plain_.k_plane_bytes(kPages)), std::byte{0xff});
     std::vector<std::byte> v_plane(static_cast<size_t>(plain_.v_plane_bytes(kPages)), std::byte{0xff});
@@ -140,7 +157,9 @@ class WriterRun {
                      plain_.has_v_scales() ? v_scales.data() : nullptr,
                      fixed_,
                      c_.format.key.prebias ? &transform_ : nullptr};
-    const std::vector<float> k = widened(k_);
+    std::vector<float> k = widened(k_);
+    for (size_t row = 0; c_.normed && row < k.size(); row += norm_weight_.size())
+      norm_key(norm_weight_, kNormEps, std::span(k).subspan(row, norm_weight_.size()));
     const std::vector<float> v = widened(v_);
     std::vector<float> fresh(k.size());
     const WriteTarget target{view, c_.slots, &k_counts_, &v_counts_};
@@ -168,8 +187,12 @@ class WriterRun {
   }
 
   void run_device() {
-    const DecodeChoice choice = choose_decode(geometry_, c_.format, 1);
-    ASSERT_TRUE(choice.ok) << choice.reason;
+    const DecodeConfig config{.key = c_.format.key.dtype,
+                              .value = c_.format.value.dtype,
+                              .k_dynamic = c_.format.key.scale == ScaleKind::kDynamic,
+                              .v_dynamic = c_.format.value.scale == ScaleKind::kDynamic,
+                              .prebias = c_.format.key.prebias,
+                              .head_dim = static_cast<int32_t>(c_.head_dim)};
     std::vector<float> cosines;
     std::vector<float> sines;
     for (int64_t p = 0; p <= kMaxPosition; ++p) {
@@ -177,8 +200,9 @@ class WriterRun {
       sines.insert(sines.end(), rope_.sin_row(p), rope_.sin_row(p) + rope_.num_pairs());
     }
     const WritePlan plan = plan_write(c_.slots, kPages * kPageSize);
-    const DeviceBuffer k = to_device(k_), v = to_device(v_), bias = to_device(bias_), cos = to_device(cosines),
-                       sin = to_device(sines), positions = to_device(positions_), runs = to_device(plan.runs),
+    const DeviceBuffer k = to_device(padded(k_)), v = to_device(padded(v_)), norm = to_device(norm_weight_),
+                       bias = to_device(bias_), cos = to_device(cosines), sin = to_device(sines),
+                       positions = to_device(positions_), runs = to_device(plan.launch_order()),
                        removed = to_device(transform_.removed),
                        fixed = to_device(std::vector<float>{fixed_.key, fixed_.value});
     const DeviceBuffer blocks(tiled_.plane_bytes(kPages)), scales(tiled_.scale_plane_bytes(kPages)),
@@ -190,6 +214,9 @@ class WriterRun {
     WriteParams params;
     params.k = k.data();
     params.v = v.data();
+    if (c_.padding > 0) params.k_token_stride = params.v_token_stride = c_.num_kv_heads * c_.head_dim + c_.padding;
+    params.k_norm = c_.normed ? norm.as<float>() : nullptr;
+    params.k_norm_eps = kNormEps;
     params.k_bias = bias.as<float>();
     params.removed = c_.format.key.prebias ? removed.as<float>() : nullptr;
     params.cosines = cos.as<float>();
@@ -197,6 +224,7 @@ class WriterRun {
     params.positions = positions.as<int32_t>();
     params.runs = runs.as<WriteRun>();
     params.num_runs = static_cast<int32_t>(plan.runs.size());
+    params.num_whole = static_cast<int32_t>(plan.num_whole());
     params.num_kv_heads = static_cast<int32_t>(c_.num_kv_heads);
     params.blocks = blocks.data();
     params.scales = scales.data();
@@ -204,7 +232,7 @@ class WriterRun {
     params.fresh_k = fresh.data();
     params.counters = counters.as<WriteCounters>();
     params.native_is_bf16 = c_.native == DType::kBF16;
-    launch_write(choice.config, params, nullptr);
+    launch_write(config, params, nullptr);
     ASYMKV_CUDA(cudaDeviceSynchronize());
     device_blocks_ = to_host<std::byte>(blocks, blocks.bytes());
     device_scales_ = to_host<std::byte>(scales, scales.bytes());
@@ -222,7 +250,7 @@ class WriterRun {
   std::mt19937_64 random_{42};
   std::normal_distribution<float> normal_;
   std::vector<uint16_t> k_, v_, host_fresh_, device_fresh_;
-  std::vector<float> bias_;
+  std::vector<float> bias_, norm_weight_;
   std::vector<int32_t> positions_;
   std::vector<std::byte> host_blocks_, host_scales_, device_blocks_, device_scales_;
   SideCounters k_counts_, v_counts_;
@@ -240,24 +268,58 @@ std::vector<int64_t> prompt_slots() {  // 70 tokens from the middle of page 7 on
   return slots;
 }
 
+constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
+
+// Calls `check` with every format under fixed and dynamic scales.
+template <typename Check>
+void for_each_format(DType native, Check check) {
+  for (const char* name : kFormats) {
+    for (const ScaleKind scale : {ScaleKind::kFixed, ScaleKind::kDynamic}) {
+      if (std::string_view(name).starts_with("ki8") && scale == ScaleKind::kFixed) continue;
+      check(parse_kv_format(name, native, scale));
+    }
+  }
+}
+
 TEST(Writer, BytesScalesAndCountersOfEveryFormat) {
   if (!have_device()) GTEST_SKIP() << "no Hopper GPU";
   for (const DType native : {DType::kBF16, DType::kF16}) {
-    for (const int64_t head_dim : {64, 128, 256}) {
-      for (const char* name : {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"}) {
-        for (const ScaleKind scale : {ScaleKind::kFixed, ScaleKind::kDynamic}) {
-          if (std::string_view(name).starts_with("ki8") && scale == ScaleKind::kFixed) continue;
-          for (const bool odd : {false, true}) {
-            const WriteCase c{.format = parse_kv_format(name, native, scale),
-                              .native = native,
-                              .head_dim = head_dim,
-                              .slots = prompt_slots(),
-                              .odd_inputs = odd};
-            WriterRun(c).expect_equal();
-          }
+    for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
+      for_each_format(native, [&](const KvFormat& format) {
+        for (const bool odd : {false, true}) {
+          const WriteCase c{.format = format,
+                            .native = native,
+                            .head_dim = head_dim,
+                            .slots = prompt_slots(),
+                            .odd_inputs = odd,
+                            .normed = odd == (head_dim % 128 == 0)};
+          WriterRun(c).expect_equal();
         }
-      }
+      });
     }
+  }
+}
+
+TEST(Writer, AnyNumberOfHeadsAndStrides) {
+  if (!have_device()) GTEST_SKIP() << "no Hopper GPU";
+  for (const int64_t heads : {1, 3, 5, 8}) {
+    for_each_format(DType::kBF16, [&](const KvFormat& format) {
+      const WriteCase c{.format = format,
+                        .num_kv_heads = heads,
+                        .head_dim = heads == 3 ? 256 : 128,
+                        .slots = prompt_slots(),
+                        .normed = heads == 5,
+                        .padding = heads == 8 ? 0 : 24};
+      WriterRun(c).expect_equal();
+    });
+  }
+}
+
+TEST(Writer, SixteenBitSidesOfAnotherTypeThanTheModels) {
+  if (!have_device()) GTEST_SKIP() << "no Hopper GPU";
+  for (const char* name : {"f16/e4m3", "e4m3/f16", "f16/f16"}) {
+    const WriteCase c{.format = parse_kv_format(name, DType::kBF16, ScaleKind::kFixed), .slots = prompt_slots()};
+    WriterRun(c).expect_equal();
   }
 }
 
@@ -269,6 +331,13 @@ TEST(Writer, DecodeTokensLandAlone) {
                       .with_bias = false};
     WriterRun(c).expect_equal();
   }
+}
+
+// Every significand of a scale against every significand of a BF16 and an FP16 element: 2^23 x (2^7 + 2^10) quotients.
+TEST(Quotient, EqualsTheDivisionForEverySignificand) {
+  if (!have_device()) GTEST_SKIP() << "no Hopper GPU";
+  EXPECT_EQ(count_wrong_quotients(7), 0U);
+  EXPECT_EQ(count_wrong_quotients(10), 0U);
 }
 
 }  // namespace

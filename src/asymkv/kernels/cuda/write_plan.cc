@@ -1,5 +1,6 @@
 #include "asymkv/kernels/cuda/write_plan.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "asymkv/base/error.h"
@@ -7,10 +8,19 @@
 
 namespace asymkv::cuda {
 
+int64_t WritePlan::num_whole() const {
+  return std::ranges::count(runs, kPageSize, &WriteRun::count);
+}
+
+std::vector<WriteRun> WritePlan::launch_order() const {
+  std::vector<WriteRun> ordered = runs;
+  std::ranges::stable_partition(ordered, [](const WriteRun& run) { return run.count == kPageSize; });
+  return ordered;
+}
+
 std::string WritePlan::describe() const {
-  int64_t whole = 0;
-  for (const WriteRun& run : runs) whole += run.count == kPageSize ? 1 : 0;
-  return fmt::format("{} of {} tokens in {} runs, {} of them whole pages", num_written, num_tokens, runs.size(), whole);
+  return fmt::format("{} of {} tokens in {} runs, {} of them whole pages", num_written, num_tokens, runs.size(),
+                     num_whole());
 }
 
 WritePlan plan_write(std::span<const int64_t> slots, int64_t num_slots) {

@@ -18,8 +18,11 @@ struct alignas(16) WriteRun {
 
 struct WritePlan {
   std::vector<WriteRun> runs;
-  int64_t num_tokens = 0;   // of the call, skipped ones included
-  int64_t num_written = 0;  // slot >= 0
+  int64_t num_tokens = 0;     // of the call, skipped ones included
+  int64_t num_written = 0;    // slot >= 0
+  int64_t num_whole() const;  // runs that fill a page
+  // As a launch takes them: whole pages first, each kind in the order of its tokens.
+  std::vector<WriteRun> launch_order() const;
   std::string describe() const;
 };
 

@@ -27,6 +27,7 @@ struct WriterInputs {
   DeviceBuffer v{kTokens * kKvHeads * kHeadDim * 2};
   DeviceBuffer constant, cosines, sines, positions, runs, fixed, counters{sizeof(WriteCounters)};
   int32_t num_runs = 0;
+  int32_t num_whole = 0;
 
   WriterInputs() {
     const RopeTable rope(rope_frequencies(1e6, kHeadDim), kPositions);
@@ -44,7 +45,8 @@ struct WriterInputs {
     }
     positions = to_device(at);
     const WritePlan plan = plan_write(slots, kTokens);
-    runs = to_device(plan.runs);
+    runs = to_device(plan.launch_order());
+    num_whole = static_cast<int32_t>(plan.num_whole());
     num_runs = static_cast<int32_t>(plan.runs.size());
     fixed = to_device(std::vector<float>{0.0625F, 0.0625F});
     constant = to_device(std::vector<float>(static_cast<size_t>(kKvHeads * kHeadDim), 0.5F));
@@ -64,6 +66,7 @@ struct WriterInputs {
     p.positions = positions.as<int32_t>();
     p.runs = runs.as<WriteRun>();
     p.num_runs = num_runs;
+    p.num_whole = num_whole;
     p.num_kv_heads = kKvHeads;
     p.blocks = blocks.data();
     p.scales = scales.data();
