@@ -66,16 +66,16 @@ struct PageCopy {
                      static_cast<int64_t>(tiled.scales.size()) >= layout.scale_plane_bytes(page + 1),
                  "page {} outside tiled planes of {} and {} bytes", page, tiled.blocks.size(), tiled.scales.size());
     for (int64_t head = 0; head < layout.geometry().num_kv_heads; ++head)
-      for (int64_t slot = 0; slot < kTiledPageSize; ++slot) row(page, head, slot);
+      for (int64_t slot = 0; slot < layout.geometry().page_size; ++slot) row(page, head, slot);
   }
 };
 
 }  // namespace
 
 TiledLayout::TiledLayout(const KvGeometry& geometry, const KvFormat& format) : geometry_(geometry), format_(format) {
-  if (geometry.page_size != kTiledPageSize) {
-    throw_unsupported("the tiled layout has pages of {} slots, found {}: use the plain layout", kTiledPageSize,
-                      geometry.page_size);
+  if (geometry.page_size <= 0 || geometry.page_size % kTiledPageSize != 0) {
+    throw_unsupported("the tiled layout has pages of a multiple of {} slots, found {}: use the plain layout",
+                      kTiledPageSize, geometry.page_size);
   }
   if (geometry.num_kv_heads <= 0) throw_unsupported("KV geometry needs KV heads, found {}", geometry.num_kv_heads);
   check_head_dim("key", geometry.k_head_dim);
@@ -85,25 +85,28 @@ TiledLayout::TiledLayout(const KvGeometry& geometry, const KvFormat& format) : g
 }
 
 int64_t TiledLayout::k_block_bytes() const {
-  return kTiledPageSize * geometry_.k_head_dim * dtype_bytes(format_.key.dtype);
+  const int64_t bytes = dtype_bytes(format_.key.dtype);
+  return kTiledPageSize * tiled_channels(bytes, geometry_.k_head_dim) * bytes;
 }
 int64_t TiledLayout::v_block_bytes() const {
-  return kTiledPageSize * geometry_.v_head_dim * dtype_bytes(format_.value.dtype);
+  const int64_t bytes = dtype_bytes(format_.value.dtype);
+  return kTiledPageSize * tiled_channels(bytes, geometry_.v_head_dim) * bytes;
 }
 int64_t TiledLayout::scale_block_bytes() const {
   return kScaleRowBytes * ((has_k_scales() ? 1 : 0) + (has_v_scales() ? 1 : 0));
 }
 
 int64_t TiledLayout::k_offset_bytes(int64_t page, int64_t kv_head, int64_t slot, int64_t channel) const {
-  const int64_t block = page * page_stride_bytes() + kv_head * block_bytes();
-  return block + tiled_k_offset(dtype_bytes(format_.key.dtype), slot, channel);
+  return block_of(page, kv_head, slot) * block_bytes() +
+         tiled_k_offset(dtype_bytes(format_.key.dtype), slot % kTiledPageSize, channel);
 }
 int64_t TiledLayout::v_offset_bytes(int64_t page, int64_t kv_head, int64_t slot, int64_t channel) const {
-  const int64_t block = page * page_stride_bytes() + kv_head * block_bytes() + k_block_bytes();
-  return block + tiled_v_offset(dtype_bytes(format_.value.dtype), slot, channel);
+  return block_of(page, kv_head, slot) * block_bytes() + k_block_bytes() +
+         tiled_v_offset(dtype_bytes(format_.value.dtype), slot % kTiledPageSize, channel);
 }
 int64_t TiledLayout::k_scale_offset_bytes(int64_t page, int64_t kv_head, int64_t slot) const {
-  return page * scale_page_stride_bytes() + kv_head * scale_block_bytes() + slot * static_cast<int64_t>(sizeof(float));
+  return block_of(page, kv_head, slot) * scale_block_bytes() +
+         slot % kTiledPageSize * static_cast<int64_t>(sizeof(float));
 }
 int64_t TiledLayout::v_scale_offset_bytes(int64_t page, int64_t kv_head, int64_t slot) const {
   return k_scale_offset_bytes(page, kv_head, slot) + (has_k_scales() ? kScaleRowBytes : 0);

@@ -16,7 +16,7 @@ namespace asymkv {
 // thread of the PTX fragment tables (PTX ISA, "Matrix Fragments for mma.m16n8k16"). The functions are constexpr: host
 // and device code share them.
 inline constexpr int64_t kTiledPageSize = 16;     // the 16 rows of a fragment are the slots of a page
-inline constexpr int64_t kTiledChannelStep = 32;  // head dims are multiples of it: an 8-bit load covers 32 channels
+inline constexpr int64_t kTiledChannelStep = 16;  // head dims are multiples of it: the channels of one k-step
 inline constexpr int64_t kTiledLaneBytes = 16;
 inline constexpr int64_t kTiledStepBytes = 32 * kTiledLaneBytes;  // one load of a warp
 
@@ -60,13 +60,23 @@ constexpr int64_t tiled_v_offset(int64_t elem_bytes, int64_t slot, int64_t chann
   return elem_bytes == 1 ? tiled_v8_offset(slot, channel) : tiled_v16_offset(slot, channel);
 }
 
+// Channels that a side's block has room for: an 8-bit load covers 32 of them. Bytes of channels behind the head dim are
+// never written and never used.
+constexpr int64_t tiled_channels(int64_t elem_bytes, int64_t head_dim) {
+  const int64_t step = elem_bytes == 1 ? 2 * kTiledChannelStep : kTiledChannelStep;
+  return (head_dim + step - 1) / step * step;
+}
+
 // Owns every byte of one layer's cache in "tiled-1": two planes that share page ids,
 //   blocks  [page][kv head][keys of 16 slots | values of 16 slots]           each side in its fragment order
 //   scales  [page][kv head][key scales of 16 slots | value scales of 16 slots] FP32, only the sides with dynamic scales
-// A block is a multiple of 512 bytes and is moved by one bulk copy; so is a scale block (64 or 128 bytes).
+// A block is a multiple of 512 bytes and is moved by one bulk copy; so is a scale block (64 or 128 bytes). A page of 64
+// slots is four pages of 16 one after the other: slot s of page i lies in page 4 * i + s / 16 of a plane with pages
+// of 16.
 class TiledLayout {
  public:
-  // Throws Error{kUnsupported} if page size is not 16, a head dim is no multiple of 32, or a side is 32 bits wide.
+  // Throws Error{kUnsupported} if page size is no multiple of 16, a head dim is no multiple of 16, or a side is 32 bits
+  // wide.
   TiledLayout(const KvGeometry& geometry, const KvFormat& format);
 
   std::string id() const { return "tiled-1"; }
@@ -79,8 +89,8 @@ class TiledLayout {
   int64_t v_block_bytes() const;
   int64_t block_bytes() const { return k_block_bytes() + v_block_bytes(); }
   int64_t scale_block_bytes() const;
-  int64_t page_stride_bytes() const { return geometry_.num_kv_heads * block_bytes(); }
-  int64_t scale_page_stride_bytes() const { return geometry_.num_kv_heads * scale_block_bytes(); }
+  int64_t page_stride_bytes() const { return blocks_per_page() * block_bytes(); }
+  int64_t scale_page_stride_bytes() const { return blocks_per_page() * scale_block_bytes(); }
   int64_t plane_bytes(int64_t num_pages) const { return num_pages * page_stride_bytes(); }
   int64_t scale_plane_bytes(int64_t num_pages) const { return num_pages * scale_page_stride_bytes(); }
 
@@ -92,6 +102,12 @@ class TiledLayout {
   int64_t v_scale_offset_bytes(int64_t page, int64_t kv_head, int64_t slot) const;
 
  private:
+  int64_t blocks_per_page() const { return geometry_.page_size / kTiledPageSize * geometry_.num_kv_heads; }
+  // Index of the block that holds a slot.
+  int64_t block_of(int64_t page, int64_t kv_head, int64_t slot) const {
+    return page * blocks_per_page() + slot / kTiledPageSize * geometry_.num_kv_heads + kv_head;
+  }
+
   KvGeometry geometry_;
   KvFormat format_;
 };

@@ -117,14 +117,35 @@ TEST(TiledLayout, ConversionRoundTripsEveryByte) {
   }
 }
 
+// A page of 64 slots is four consecutive pages of 16; a head dim of 80 gets room for 96 channels on an 8-bit side only.
+TEST(TiledLayout, LargerPagesAndUnevenHeadDims) {
+  const KvGeometry small{.num_kv_heads = 3, .k_head_dim = 80, .v_head_dim = 80, .page_size = 16};
+  KvGeometry large = small;
+  large.page_size = 64;
+  for (const KvFormat& format : {kNative, kFixedValue, kFixedKey, kDynamic8}) {
+    const TiledLayout a(small, format);
+    const TiledLayout b(large, format);
+    EXPECT_EQ(a.k_block_bytes(), format.key.is_8bit() ? 16 * 96 : 16 * 80 * 2);
+    EXPECT_EQ(a.block_bytes() % 512, 0);
+    EXPECT_EQ(b.page_stride_bytes(), 4 * a.page_stride_bytes());
+    for (int64_t slot = 0; slot < 64; ++slot) {
+      EXPECT_EQ(b.k_offset_bytes(2, 1, slot, 79), a.k_offset_bytes(8 + slot / 16, 1, slot % 16, 79));
+      EXPECT_EQ(b.v_offset_bytes(2, 1, slot, 79), a.v_offset_bytes(8 + slot / 16, 1, slot % 16, 79));
+      if (a.has_v_scales()) {
+        EXPECT_EQ(b.v_scale_offset_bytes(2, 1, slot), a.v_scale_offset_bytes(8 + slot / 16, 1, slot % 16));
+      }
+    }
+  }
+}
+
 TEST(TiledLayout, RefusesWhatItCannotHold) {
   const KvGeometry good{.num_kv_heads = 1, .k_head_dim = 64, .v_head_dim = 64, .page_size = 16};
-  KvGeometry page64 = good;
-  page64.page_size = 64;
-  KvGeometry dim80 = good;
-  dim80.v_head_dim = 80;
-  EXPECT_THROW(TiledLayout(page64, kNative), Error);
-  EXPECT_THROW(TiledLayout(dim80, kNative), Error);
+  KvGeometry page24 = good;
+  page24.page_size = 24;
+  KvGeometry dim72 = good;
+  dim72.v_head_dim = 72;
+  EXPECT_THROW(TiledLayout(page24, kNative), Error);
+  EXPECT_THROW(TiledLayout(dim72, kNative), Error);
   EXPECT_THROW(TiledLayout(good, KvFormat{{DType::kF32}, {DType::kBF16}}), Error);
   KvGeometry other = good;
   other.num_kv_heads = 2;
