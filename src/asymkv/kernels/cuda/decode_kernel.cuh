@@ -14,7 +14,7 @@
 namespace asymkv::cuda {
 
 // Walks the pages of one warp, segment after segment, ahead of the arithmetic. All members are warp-uniform but the
-// page ids, which lie one a lane.
+// block indices (page, KV head) of the next 32 pages, which lie one a lane.
 template <DecodeConfig C>
 class PageLoader {
  public:
@@ -28,18 +28,17 @@ class PageLoader {
   }
 
   // Starts on the first segment: its range of pages and their first ids came with the record.
-  __device__ __forceinline__ void begin_first(const Segment& s, int4 range, int ids) {
+  __device__ __forceinline__ void begin_first(const Segment& s, int4 range, int id) {
     segment_idx_ = range.x;
     segment_end_ = range.y;
     begin(s, range.z, range.w);
-    ids_ = ids;
+    ids_ = block_of(id, ids_base_);
   }
   __device__ __forceinline__ void begin(const Segment& s, int page_begin, int page_end) {
     page_ = ids_base_ = page_begin;
     end_ = page_end;
     row_ = p_.page_table + s.page_row;
-    blocks_ = p_.blocks + static_cast<size_t>(s.kv_head) * C.block_bytes();
-    if constexpr (C.scale_bytes() > 0) scales_ = p_.scales + static_cast<size_t>(s.kv_head) * C.scale_bytes();
+    kv_head_ = s.kv_head;
     next_ids_ = load_id(ids_base_ + kRecordPages);
   }
 
@@ -52,12 +51,12 @@ class PageLoader {
       begin(s, share_of(p_, s, warp_), share_of(p_, s, warp_ + 1));
       ids_ = load_id(ids_base_);
     }
-    const size_t id = static_cast<size_t>(__shfl_sync(~0U, ids_, (page_ - ids_base_) & 31)) * p_.num_kv_heads;
+    const size_t id = static_cast<uint32_t>(__shfl_sync(~0U, ids_, (page_ - ids_base_) & 31));
     if (lane_ == 0) {
       ptx::barrier_expect(barrier_, C.block_bytes() + C.scale_bytes());
-      ptx::bulk_load(to_, blocks_ + id * C.block_bytes(), C.block_bytes(), barrier_, policy_);
+      ptx::bulk_load(to_, p_.blocks + id * C.block_bytes(), C.block_bytes(), barrier_, policy_);
       if constexpr (C.scale_bytes() > 0)
-        ptx::bulk_load(to_ + C.block_bytes(), scales_ + id * C.scale_bytes(), C.scale_bytes(), barrier_);
+        ptx::bulk_load(to_ + C.block_bytes(), p_.scales + id * C.scale_bytes(), C.scale_bytes(), barrier_);
     }
     to_ += C.stage_bytes();
     barrier_ += 8;
@@ -74,13 +73,21 @@ class PageLoader {
   }
 
   static __device__ __forceinline__ Segment load_segment(const Segment* from) {
-    const int4 a = __ldg(reinterpret_cast<const int4*>(from)), b = __ldg(reinterpret_cast<const int4*>(from) + 1);
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const auto* words = reinterpret_cast<const int4*>(from);
+    const int4 a = __ldg(words), b = __ldg(words + 1), c = __ldg(words + 2);
+    return {
+        a.x, static_cast<int16_t>(a.y), static_cast<int16_t>(a.y >> 16), a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z,
+        c.w};
   }
 
  private:
+  // Block index of this lane's page among the 32 from `first` on, from the id of the cache page that holds it.
+  __device__ __forceinline__ int block_of(int id, int first) const {
+    const int within = (first + lane_) & ((1 << p_.page_shift) - 1);
+    return ((id << p_.page_shift) + within) * p_.num_kv_heads + kv_head_;
+  }
   __device__ __forceinline__ int load_id(int first) const {
-    return first + lane_ < end_ ? __ldg(row_ + first + lane_) : 0;
+    return first + lane_ < end_ ? block_of(__ldg(row_ + ((first + lane_) >> p_.page_shift)), first) : 0;
   }
 
   const DecodeParams& p_;
@@ -90,16 +97,20 @@ class PageLoader {
   uint64_t policy_;
   int page_ = 0, end_ = 0, ids_base_ = 0, stage_ = 0;
   int ids_ = 0, next_ids_ = 0;
+  int kv_head_ = 0;
   const int32_t* row_ = nullptr;
-  const std::byte* blocks_ = nullptr;
-  const std::byte* scales_ = nullptr;
 };
 
-// Scales, bias and penalty of one page: raw products become logits in log2 units.
+// cap * tanh(score / cap) in log2 units, with the exact exponential: tanh.approx would be off by cap / 2048.
+__device__ __forceinline__ float soft_capped(const DecodeParams& p, float score) {
+  const float doubled = ptx::exp2_approx(fminf(score * p.soft_cap_slope, 126.0F));
+  return p.soft_cap_log2 - __fdividef(2.0F * p.soft_cap_log2, doubled + 1.0F);
+}
+
+// Raw products become logits in log2 units: scales, the score of the removed vector, the cap.
 template <DecodeConfig C>
-__device__ __forceinline__ void finish_scores(const float* key_scales, float factor, RowPenalty penalty,
-                                              const WindowBias<C>& bias, int slot_in_window, LanePlace at,
-                                              Scores<C>& scores) {
+__device__ __forceinline__ void finish_scores(const DecodeParams& p, const float* key_scales, float factor,
+                                              const Scores<C>& bias, LanePlace at, Scores<C>& scores) {
   float upper = factor, lower = factor;
   if constexpr (C.k_dynamic) {
     upper *= key_scales[at.row];
@@ -108,33 +119,75 @@ __device__ __forceinline__ void finish_scores(const float* key_scales, float fac
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      scores[tile][j] = fmaf(scores[tile][j], upper, penalty.upper);
-      scores[tile][j + 2] = fmaf(scores[tile][j + 2], lower, penalty.lower);
-      if constexpr (C.prebias) {
-        constexpr float kHalfWindow = kWindowPages * kPageSize / 2;
-        const float x = static_cast<float>(slot_in_window + at.row) * (1.0F / kHalfWindow) - 1.0F;
-        scores[tile][j] += bias.at(tile, j, x);
-        scores[tile][j + 2] += bias.at(tile, j, x + 8.0F / kHalfWindow);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const float scale = i < 2 ? upper : lower;
+      scores[tile][i] = C.prebias ? fmaf(scores[tile][i], scale, bias[tile][i]) : scores[tile][i] * scale;
+      if (p.soft_cap_log2 > 0.0F) scores[tile][i] = soft_capped(p, scores[tile][i]);
     }
   }
 }
 
-// One page that lies in shared memory.
+// What a warp keeps of the removed vector's score while it walks through a segment.
 template <DecodeConfig C>
-__device__ __forceinline__ void attend_page(std::byte* stage, int valid, int slot_in_window, float factor, LanePlace at,
-                                            const QueryFragments<C>& queries, const WindowBias<C>& bias,
-                                            WarpState<C>& state) {
-  RowPenalty penalty;
-  if (valid < kPageSize) penalty = clear_unused_slots<C>(stage, valid, at);
-  const float* key_scales = reinterpret_cast<const float*>(stage + C.block_bytes());
-  const float* value_scales = key_scales + (C.k_dynamic ? kPageSize : 0);
-  Scores<C> scores;
-  score_page<C>(stage, at, queries, scores);
-  finish_scores<C>(key_scales, factor, penalty, bias, slot_in_window, at, scores);
-  weigh_page<C>(value_scales, at, scores, state);
-  add_values<C>(stage + C.k_block_bytes(), at, scores, state);
+struct BiasState {
+  int window = -1, run = -1;
+  WindowBias<C> slow;
+  FastBias<C> fast;
+
+  // Score of the removed vector on the keys of one page.
+  __device__ __forceinline__ void score(const DecodeParams& p, const BiasTables& tables, const std::byte* fast_table,
+                                        const Segment& segment, int page, LanePlace at, Scores<C>& scores) {
+    const int columns = columns_of(p, segment);
+    if (page / kWindowPages != window) {
+      window = page / kWindowPages;
+      slow.load(tables.coeffs, p.bias_windows, window - segment.page_begin / kWindowPages, columns, at);
+    }
+    constexpr float kHalfWindow = kWindowPages * kPageSize / 2;
+    const float x = static_cast<float>(page % kWindowPages * kPageSize + at.row) * (1.0F / kHalfWindow) - 1.0F;
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[tile][i] = slow.at(tile, i & 1, i < 2 ? x : x + 8.0F / kHalfWindow);
+    }
+    if constexpr (C.fast_bias) {
+      if (page >> p.bias_shape.table_shift != run) {
+        run = page >> p.bias_shape.table_shift;
+        fast.turn(p, tables, run << p.bias_shape.table_shift, columns, at);
+      }
+      fast.add(p, tables, fast_table, page, columns, at, scores);
+    }
+  }
+};
+
+// The cosine table of the fast pairs, the same for all heads and segments of a launch. One thread.
+__device__ __forceinline__ void load_bias_table(const DecodeParams& p, std::byte* smem, uint32_t barrier) {
+  const auto bytes = static_cast<uint32_t>(p.bias_shape.table_bytes());
+  ptx::barrier_expect(barrier, bytes);
+  ptx::bulk_load(ptx::shared_address(smem + p.shared.fast_table), p.fast_table, bytes, barrier);
+}
+
+// The next segment's queries into L1, while this one is attended to.
+template <DecodeConfig C>
+__device__ __forceinline__ void touch_queries(const DecodeParams& p, const Segment& next) {
+  constexpr int kLines = (C.head_dim * 2 + 127) / 128;
+  const int column = static_cast<int>(threadIdx.x) / kLines, line = static_cast<int>(threadIdx.x) % kLines;
+  if (column >= columns_of(p, next)) return;
+  const size_t row = static_cast<size_t>(first_row(p, next)) + static_cast<size_t>(row_of(p, column));
+  ptx::touch_l1(static_cast<const std::byte*>(p.q) + row * C.head_dim * 2 + line * 128);
+}
+
+// Two channels of one column of a segment: the output if the segment is all there is, else its part of it.
+template <DecodeConfig C>
+__device__ __forceinline__ void store_merged(const DecodeParams& p, const Segment& segment, int segment_idx, int column,
+                                             int channel, const PairState& merged, const OutputWriter<C>& writer) {
+  if (segment.num_partials == 1) {
+    const float out[2] = {merged.out.x, merged.out.y};
+    writer.template store<2>(segment, column, channel, out, merged.max, merged.sum);
+    return;
+  }
+  const size_t row = static_cast<size_t>(segment_idx) * p.columns + column;
+  __stcg(reinterpret_cast<float2*>(p.partial_out + row * C.head_dim + channel), merged.out);
+  if (channel == 0) __stcg(reinterpret_cast<float2*>(p.partial_state) + row, make_float2(merged.max, merged.sum));
 }
 
 template <uint32_t kCode>
@@ -148,39 +201,46 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const uint32_t barriers = ptx::shared_address(smem + p.shared.barriers) + warp * p.stages * 8;
   const MergeSlots slots{p.shared.merge_slots, reinterpret_cast<float2*>(smem + p.shared.merge_state),
                          reinterpret_cast<float*>(smem + p.shared.merge_out)};
-  const BiasTables tables{
-      reinterpret_cast<float*>(smem + p.shared.bias_coeffs), reinterpret_cast<float2*>(smem + p.shared.bias_products),
-      reinterpret_cast<float2*>(smem + p.shared.bias_turns), reinterpret_cast<float*>(smem + p.shared.bias_half_step)};
+  const BiasTables tables(smem, p.shared);
+  const uint32_t table_barrier = ptx::shared_address(smem + p.shared.fast_barrier);
 
-  // Stage 1: the first segment, barriers, the first pages on their way.
+  // Stage 1: the first segment, barriers, the first pages on their way. Pages that hold keys of this step wait for the
+  // kernels before this one; older pages, the plan and the cosine table do not change under them.
   const WarpRecord& record = p.records[blockIdx.x * warps + warp];
   const int4 range = __ldg(reinterpret_cast<const int4*>(&record));  // segment_begin, segment_end, page_begin, page_end
   Segment segment = PageLoader<C>::load_segment(&record.first);
   const int first_ids = __ldg(&record.page_ids[at.lane]);
   if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
   if (at.lane < p.stages) ptx::barrier_init(barriers + at.lane * 8, 1);
+  if (C.fast_bias && threadIdx.x == 0) ptx::barrier_init(table_barrier, 1);
   ptx::barrier_init_visible();
   __syncwarp();
   const int segment_begin = range.x, segment_end = range.y;
   PageLoader<C> loader(p, ptx::shared_address(ring), barriers, warp, at.lane);
   loader.begin_first(segment, range, first_ids);
+  const int early = min(min(range.w, segment.query_pos / kPageSize) - range.z, p.stages);
 #pragma unroll 1
-  for (int i = 0; i < p.stages; ++i) loader.issue();
+  for (int i = 0; i < early; ++i) loader.issue();
+  if (C.fast_bias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
+  ptx::wait_for_previous_kernel();
+#pragma unroll 1
+  for (int i = max(early, 0); i < p.stages; ++i) loader.issue();
+  ptx::allow_next_kernel();
 
   float factor = p.softmax_scale_log2, value_scale = 1.0F;
   if constexpr (C.k_bytes() == 1 && !C.k_dynamic) factor *= __ldg(p.fixed_scales);
   if constexpr (C.v_bytes() == 1 && !C.v_dynamic) value_scale = __ldg(p.fixed_scales + 1);
   if constexpr (C.key != DType::kBF16) factor *= p.q_is_bf16 ? kQueryUnit : 1.0F;
   const OutputWriter<C> writer{p, value_scale};
-  const auto* q = static_cast<const uint16_t*>(p.q);
-  auto queries_of = [&](const Segment& s) {
-    return q + static_cast<size_t>(s.sequence * p.num_kv_heads + s.kv_head) * p.group * C.head_dim;
-  };
   if constexpr (C.prebias) {
-    if (segment.page_end > segment.page_begin) prepare_bias<C>(p, segment, queries_of(segment), tables);
+    if (segment.page_end > segment.page_begin) {
+      prepare_bias<C>(p, segment, tables);
+      if constexpr (C.fast_bias) prepare_fast_bias<C>(p, segment, tables);
+    }
     __syncthreads();
     if (segment.page_end > segment.page_begin) finish_bias<C>(p, segment, tables);
     __syncthreads();
+    if constexpr (C.fast_bias) ptx::barrier_wait(table_barrier, 0);
   }
 
   int stage = 0;
@@ -189,31 +249,34 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
 #pragma unroll 1
   for (int segment_idx = segment_begin; segment_idx < segment_end; ++segment_idx) {
     const bool is_last = segment_idx + 1 == segment_end;
-    if (!is_last) {  // the next segment's queries into L1, while this one is attended to
-      const Segment next = PageLoader<C>::load_segment(p.segments + segment_idx + 1);
-      const int lines = p.group * C.head_dim * 2 / 128;
-      if (static_cast<int>(threadIdx.x) < lines) ptx::touch_l1(queries_of(next) + threadIdx.x * 64);
-    }
+    const int columns = columns_of(p, segment);
+    if (!is_last) touch_queries<C>(p, PageLoader<C>::load_segment(p.segments + segment_idx + 1));
     // Stage 2: this warp's pages.
     QueryFragments<C> queries;
-    load_queries<C>(queries_of(segment), p.group, p.q_is_bf16, at, queries);
+    load_queries<C>(p, segment, at, queries);
     WarpState<C> state;
     state.clear();
-    WindowBias<C> bias;
-    int window = -1;
+    BiasState<C> bias;
     const int page_end =
         static_cast<int>(ptx::keep_in_register(static_cast<uint32_t>(PageLoader<C>::share_of(p, segment, warp + 1))));
+    const auto num_full = static_cast<uint32_t>(segment.full_end - segment.full_begin);
 #pragma unroll 1
     for (int page = PageLoader<C>::share_of(p, segment, warp); page < page_end; ++page) {
-      if constexpr (C.prebias) {
-        if (page / kWindowPages != window) {
-          window = page / kWindowPages;
-          bias.load(tables.coeffs, window - segment.page_begin / kWindowPages, p.group, at);
-        }
-      }
+      Scores<C> scores, bias_scores;
+      if constexpr (C.prebias) bias.score(p, tables, smem + p.shared.fast_table, segment, page, at, bias_scores);
       ptx::barrier_wait(barrier, parity);
-      attend_page<C>(static_cast<std::byte*>(__cvta_shared_to_generic(stage_at)), segment.seq_len - page * kPageSize,
-                     (page % kWindowPages) * kPageSize, factor, at, queries, bias, state);
+      auto* page_at = static_cast<std::byte*>(__cvta_shared_to_generic(stage_at));
+      const bool at_edge = static_cast<uint32_t>(page - segment.full_begin) >= num_full;
+      if (at_edge) {
+        const int valid = p.segments[segment_idx].seq_len - page * kPageSize;
+        if (valid < kPageSize) clear_unused_slots<C>(page_at, valid, at);
+      }
+      const float* key_scales = reinterpret_cast<const float*>(page_at + C.block_bytes());
+      score_page<C>(page_at, at, queries, scores);
+      finish_scores<C>(p, key_scales, factor, bias_scores, at, scores);
+      if (at_edge) mask_scores<C>(p, p.segments[segment_idx], page * kPageSize, at, scores, state);
+      weigh_page<C>(key_scales + (C.k_dynamic ? kPageSize : 0), at, scores, state);
+      add_values<C>(page_at + C.k_block_bytes(), at, scores, state);
       __syncwarp();
       stage_at += C.stage_bytes();
       barrier += 8;
@@ -226,13 +289,17 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       loader.issue();
     }
     const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
+    const bool next_has_pages = !is_last && next.page_end > next.page_begin;
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
     if constexpr (C.prebias) {  // writes nothing that the page loop reads: the coefficients come after the barrier
-      if (!is_last && next.page_end > next.page_begin) prepare_bias<C>(p, next, queries_of(next), tables);
+      if (next_has_pages) prepare_bias<C>(p, next, tables);
     }
-    gather_warps<C>(state, warp, warps, p.group, at, slots);
+    gather_warps<C>(state, warp, warps, p.columns, at, slots);
     if constexpr (C.prebias) {
-      if (!is_last && next.page_end > next.page_begin) finish_bias<C>(p, next, tables);
+      if (next_has_pages) finish_bias<C>(p, next, tables);
+      if constexpr (C.fast_bias) {
+        if (next_has_pages) prepare_fast_bias<C>(p, next, tables);
+      }
     }
     // Stage 4: out, or partial results and the last arriver.
     if (p.cluster_shift > 0) {
@@ -241,18 +308,10 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       merge_cluster<C>(p, segment, slots, peers, writer);
       return;  // a cluster's CTAs have one segment each
     }
-    for (int e = threadIdx.x; e < p.group * (C.head_dim / 2); e += blockDim.x) {
+    for (int e = threadIdx.x; e < columns * (C.head_dim / 2); e += blockDim.x) {
       const int column = e / (C.head_dim / 2), channel = e % (C.head_dim / 2) * 2;
-      const PairState merged = merge_slots<C>(slots, p.group, column, channel);
-      if (segment.num_partials == 1) {
-        const float out[2] = {merged.out.x, merged.out.y};
-        writer.template store<2>(segment.sequence, segment.kv_head * p.group + column, channel, out, merged.max,
-                                 merged.sum);
-      } else {
-        const size_t row = static_cast<size_t>(segment_idx) * p.group + column;
-        __stcg(reinterpret_cast<float2*>(p.partial_out + row * C.head_dim + channel), merged.out);
-        if (channel == 0) __stcg(reinterpret_cast<float2*>(p.partial_state) + row, make_float2(merged.max, merged.sum));
-      }
+      const PairState merged = merge_slots<C>(slots, p.columns, column, channel);
+      store_merged<C>(p, segment, segment_idx, column, channel, merged, writer);
     }
     __syncthreads();
     if (segment.num_partials > 1) {
@@ -272,34 +331,34 @@ DecodeInstance decode_instance() {
   return {C, reinterpret_cast<const void*>(&decode_kernel<C.code()>)};
 }
 
-// {k_dynamic, v_dynamic, prebias} of one instance.
-struct ScalePolicy {
-  bool k_dynamic, v_dynamic, prebias;
+// {k_dynamic, v_dynamic, prebias, fast_bias} of one instance.
+struct InstancePolicy {
+  bool k_dynamic, v_dynamic, prebias, fast_bias;
 };
 
-template <DType key, DType value, int32_t head_dim, ScalePolicy... policies>
+template <DType key, DType value, int32_t head_dim, InstancePolicy... policies>
 std::vector<DecodeInstance> decode_instances() {
-  return {decode_instance<DecodeConfig{key, value, policies.k_dynamic, policies.v_dynamic, policies.prebias, head_dim,
-                                       1}>()...,
-          decode_instance<DecodeConfig{key, value, policies.k_dynamic, policies.v_dynamic, policies.prebias, head_dim,
-                                       2}>()...};
+  return {decode_instance<DecodeConfig{key, value, policies.k_dynamic, policies.v_dynamic, policies.prebias,
+                                       policies.fast_bias, head_dim, 1}>()...,
+          decode_instance<DecodeConfig{key, value, policies.k_dynamic, policies.v_dynamic, policies.prebias,
+                                       policies.fast_bias, head_dim, 2}>()...};
 }
 
 template <DType key, DType value, int32_t head_dim>
 std::vector<DecodeInstance> decode_family() {
-  constexpr ScalePolicy kNoneDynamic{false, false, false}, kAllDynamic{true, true, false};
+  using Policy = InstancePolicy;
+  constexpr Policy kNoneDynamic{false, false, false, false}, kAllDynamic{true, true, false, false};
   if constexpr (dtype_bytes(key) == 2 && dtype_bytes(value) == 2) {
     return decode_instances<key, value, head_dim, kNoneDynamic>();
   } else if constexpr (dtype_bytes(key) == 2) {
-    return decode_instances<key, value, head_dim, kNoneDynamic, ScalePolicy{false, true, false}>();
+    return decode_instances<key, value, head_dim, kNoneDynamic, Policy{false, true, false, false}>();
   } else if constexpr (dtype_bytes(value) == 2) {
-    return decode_instances<key, value, head_dim, kNoneDynamic, ScalePolicy{true, false, false}>();
-  } else if constexpr (key == DType::kE4M3) {
-    return decode_instances<key, value, head_dim, kNoneDynamic, kAllDynamic, ScalePolicy{false, false, true},
-                            ScalePolicy{true, true, true}>();
+    return decode_instances<key, value, head_dim, kNoneDynamic, Policy{true, false, false, false}>();
   } else {  // INT8 keys have dynamic scales only
-    return decode_instances<key, value, head_dim, ScalePolicy{true, false, false}, kAllDynamic,
-                            ScalePolicy{true, false, true}, ScalePolicy{true, true, true}>();
+    constexpr bool kDynamicKeys = key == DType::kI8;
+    return decode_instances<key, value, head_dim, Policy{kDynamicKeys, false, false, false}, kAllDynamic,
+                            Policy{kDynamicKeys, false, true, false}, Policy{true, true, true, false},
+                            Policy{kDynamicKeys, false, true, true}, Policy{true, true, true, true}>();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numbers>
 
@@ -38,13 +39,19 @@ int32_t active_clusters(const void* kernel, int32_t threads, int32_t size) {
   return clusters;
 }
 
-void check_arguments(const DecodeConfig& config, const DecodeArguments& a) {
+void check_arguments(const DecodePlan& plan, const DecodeArguments& a) {
+  const DecodeConfig& config = plan.config;
   if (a.blocks == nullptr || a.q == nullptr || a.out == nullptr) throw_usage("decode needs blocks, queries and output");
   if (config.scale_bytes() > 0 && a.scales == nullptr) throw_usage("{} needs a scale plane", config.name());
   const bool fixed = (config.k_bytes() == 1 && !config.k_dynamic) || (config.v_bytes() == 1 && !config.v_dynamic);
   if (fixed && a.fixed_scales == nullptr) throw_usage("{} needs fixed scales in device memory", config.name());
-  if (config.prebias && (a.bias == nullptr || a.bias_freq == nullptr)) {
+  if (config.prebias && a.bias == nullptr) {
     throw_usage("{} needs the vector that was taken out of the keys", config.name());
+  }
+  if (a.logit_soft_cap < 0.0F) throw_usage("a logit soft cap of {} is negative", a.logit_soft_cap);
+  if (config.prebias && !(a.bias->shape() == plan.bias)) {
+    throw_usage("the plan is for {} slow chunks and {} fast steps of a removed vector, the layer has {} and {}",
+                plan.bias.slow_chunks, plan.bias.fast_steps, a.bias->shape().slow_chunks, a.bias->shape().fast_steps);
   }
   if (config.key == DType::kBF16 && !a.q_is_bf16) throw_usage("{} needs BF16 queries", config.name());
 }
@@ -54,34 +61,106 @@ DeviceBuffer upload_or_one(const std::vector<T>& host) {
   return host.empty() ? to_device(std::vector<T>(1)) : to_device(host);
 }
 
+int64_t records_bytes(const DecodePlan& plan) {
+  return static_cast<int64_t>(plan.records.size() * sizeof(WarpRecord));
+}
+
+void add_soft_cap(DecodeParams& params, float cap) {
+  if (cap <= 0.0F) return;
+  constexpr float kLog2E = std::numbers::log2e_v<float>;
+  params.soft_cap_log2 = cap * kLog2E;
+  params.soft_cap_slope = 2.0F * kLog2E / params.soft_cap_log2;
+}
+
 }  // namespace
 
-DevicePlan::DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table)
-    : plan_(plan),
-      page_table_(upload_or_one(std::vector<int32_t>(page_table.begin(), page_table.end()))),
-      segments_(upload_or_one(plan.segments)),
-      records_(upload_or_one(plan.records)),
-      partial_out_(std::max<int64_t>(plan.num_partials(), 1) * plan.group * plan.config.head_dim * 4),
-      partial_state_(std::max<int64_t>(plan.num_partials(), 1) * plan.group * 8),
-      arrivals_(std::max<int64_t>(int64_t{plan.num_sequences} * plan.num_kv_heads, 1) * 4) {
+DevicePlan::DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table) : plan_(plan) {
+  allocate({static_cast<int64_t>(plan.segments.size()), static_cast<int64_t>(page_table.size())});
+  contents_.upload(pack(plan, page_table));
+}
+
+DevicePlan::DevicePlan(const DecodePlan& plan, const PlanRange& range, const DeviceLimits& device) : plan_(plan) {
+  allocate({max_segments(range, plan.config, device), range.max_page_ids});
+  contents_.upload(pack(plan, {}));
+}
+
+void DevicePlan::allocate(const Room& room) {
+  room_ = {std::max<int64_t>(room.segments, 1), std::max<int64_t>(room.page_ids, 1)};
+  contents_ = DeviceBuffer(records_bytes(plan_) + room_.segments * static_cast<int64_t>(sizeof(Segment)) +
+                           room_.page_ids * static_cast<int64_t>(sizeof(int32_t)));
+  partial_out_ = DeviceBuffer(room_.segments * plan_.columns * plan_.config.head_dim * 4);
+  partial_state_ = DeviceBuffer(room_.segments * plan_.columns * 8);
+  arrivals_ = DeviceBuffer(room_.segments * 4);
   arrivals_.fill(0);
 }
 
+std::vector<std::byte> DevicePlan::pack(const DecodePlan& plan, std::span<const int32_t> page_table) const {
+  std::vector<std::byte> bytes(static_cast<size_t>(records_bytes(plan_)));
+  auto append = [&](std::span<const std::byte> from) { bytes.insert(bytes.end(), from.begin(), from.end()); };
+  std::ranges::copy(std::as_bytes(std::span(plan.records)), bytes.begin());
+  append(std::as_bytes(std::span(plan.segments)));
+  bytes.resize(static_cast<size_t>(records_bytes(plan_)) + static_cast<size_t>(room_.segments) * sizeof(Segment));
+  append(std::as_bytes(page_table));
+  return bytes;
+}
+
+void DevicePlan::update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {
+  const bool same_shape = plan.config == plan_.config && plan.shape == plan_.shape && plan.columns == plan_.columns &&
+                          plan.group == plan_.group && plan.num_kv_heads == plan_.num_kv_heads &&
+                          plan.records.size() == plan_.records.size() && plan.page_shift == plan_.page_shift &&
+                          plan.shape.cluster_size == 1 && plan.bias == plan_.bias && plan.window == plan_.window;
+  if (!same_shape) throw_usage("the plan \"{}\" is not of the range \"{}\"", plan.describe(), plan_.describe());
+  const auto segments = static_cast<int64_t>(plan.segments.size());
+  const auto ids = static_cast<int64_t>(page_table.size());
+  if (segments > room_.segments || ids > room_.page_ids) {
+    throw_usage("a plan of {} segments and {} page ids needs more room than the range's {} and {}", segments, ids,
+                room_.segments, room_.page_ids);
+  }
+  const std::vector<std::byte> bytes = pack(plan, page_table);
+  // From pageable memory: the call returns once the bytes have left it.
+  ASYMKV_CUDA(cudaMemcpyAsync(contents_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+                              static_cast<cudaStream_t>(stream)));
+}
+
 void DevicePlan::fill(DecodeParams& params) const {
-  params.page_table = page_table_.as<int32_t>();
-  params.segments = segments_.as<Segment>();
-  params.records = records_.as<WarpRecord>();
+  const std::byte* segments = contents_.data() + records_bytes(plan_);
+  params.records = contents_.as<WarpRecord>();
+  params.segments = reinterpret_cast<const Segment*>(segments);
+  params.page_table = reinterpret_cast<const int32_t*>(segments + room_.segments * int64_t{sizeof(Segment)});
   params.partial_out = partial_out_.as<float>();
   params.partial_state = partial_state_.as<float>();
   params.arrivals = arrivals_.as<int32_t>();
-  params.bias_chunks = plan_.bias_chunks;
+  params.bias_windows = plan_.bias_windows;
   params.num_kv_heads = plan_.num_kv_heads;
   params.group = plan_.group;
+  params.columns = plan_.columns;
+  const auto group = static_cast<uint32_t>(plan_.group);
+  params.per_group = (65536U + group - 1U) / group;
+  params.row_skip = plan_.group * (plan_.num_kv_heads - 1);
+  params.window = plan_.window;
+  params.page_shift = plan_.page_shift;
   params.stages = plan_.shape.stages;
   const auto warps = static_cast<uint64_t>(plan_.shape.warps);
   params.per_warp = static_cast<uint32_t>(((uint64_t{1} << 32) + warps - 1) / warps);
   params.cluster_shift = std::countr_zero(static_cast<uint32_t>(plan_.shape.cluster_size));
   params.shared = plan_.shared;
+}
+
+DeviceKeyBias::DeviceKeyBias(const KeyBias& bias)
+    : shape_(bias.shape),
+      slow_pairs_(upload_or_one(bias.slow_pairs)),
+      slow_freqs_(upload_or_one(bias.slow_freqs)),
+      fast_pairs_(upload_or_one(bias.fast_pairs)),
+      fast_freqs_(upload_or_one(bias.fast_freqs)),
+      table_(upload_or_one(bias.table)) {}
+
+void DeviceKeyBias::fill(DecodeParams& params) const {
+  params.bias = slow_pairs_.as<BiasPair>();
+  params.bias_freq = slow_freqs_.as<BiasFrequency>();
+  params.fast_bias = fast_pairs_.as<FastBiasPair>();
+  params.fast_freq = fast_freqs_.as<BiasFrequency>();
+  params.fast_table = table_.data();
+  params.bias_shape = shape_;
 }
 
 DeviceLimits query_limits(const DecodeConfig& config) {
@@ -99,7 +178,7 @@ DeviceLimits query_limits(const DecodeConfig& config) {
 void launch_decode(const DevicePlan& plan, const DecodeArguments& arguments, StreamHandle stream) {
   const DecodePlan& host = plan.host();
   const void* kernel = require_instance(host.config).kernel;
-  check_arguments(host.config, arguments);
+  check_arguments(host, arguments);
   if (host.num_ctas == 0) return;
   prepare_kernel(kernel, host.shape.cluster_size > 8);
   DecodeParams params;
@@ -109,19 +188,26 @@ void launch_decode(const DevicePlan& plan, const DecodeArguments& arguments, Str
   params.q = arguments.q;
   params.out = arguments.out;
   params.lse = arguments.lse;
-  params.bias = arguments.bias;
-  params.bias_freq = arguments.bias_freq;
+  params.sinks = arguments.sinks;
+  if (arguments.bias != nullptr) arguments.bias->fill(params);
+  add_soft_cap(params, arguments.logit_soft_cap);
   params.q_is_bf16 = arguments.q_is_bf16;
   params.softmax_scale_log2 = arguments.softmax_scale * std::numbers::log2e_v<float>;
   plan.fill(params);
-  cudaLaunchAttribute attribute = cluster_attribute(host.shape.cluster_size);
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  unsigned num_attributes = 0;
+  if (host.shape.cluster_size > 1) attributes[num_attributes++] = cluster_attribute(host.shape.cluster_size);
+  if (arguments.overlap_previous) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(host.num_ctas));
   launch.blockDim = dim3(static_cast<unsigned>(host.shape.warps * 32));
   launch.dynamicSmemBytes = static_cast<size_t>(host.shared.total);
   launch.stream = static_cast<cudaStream_t>(stream);
-  launch.attrs = &attribute;
-  launch.numAttrs = host.shape.cluster_size > 1 ? 1 : 0;
+  launch.attrs = attributes.data();
+  launch.numAttrs = num_attributes;
   void* kernel_arguments[] = {&params};
   ASYMKV_CUDA(cudaLaunchKernelExC(&launch, kernel, kernel_arguments));
 }

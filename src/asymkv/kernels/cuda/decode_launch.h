@@ -5,6 +5,7 @@
 #include "asymkv/device/device.h"
 #include "asymkv/kernels/cuda/decode_plan.h"
 #include "asymkv/kernels/cuda/instance_table.h"
+#include "asymkv/kernels/cuda/key_bias.h"
 
 namespace asymkv::cuda {
 
@@ -13,18 +14,45 @@ using StreamHandle = void*;
 
 // A plan in device memory with the scratch its launches need. Immutable after construction but for the contents of the
 // scratch, so that launches may be captured in a graph; launches that share one must run one after the other.
+// The plan of a range has room for any batch of it: update() puts another batch under launches captured before.
 class DevicePlan {
  public:
   // page_table: the ids the plan was made from.
   DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table);
+  // Room for every batch of `range`; `plan` is plan_range() of it.
+  DevicePlan(const DecodePlan& plan, const PlanRange& range, const DeviceLimits& device);
 
   const DecodePlan& host() const { return plan_; }
+  // Enqueues the copy of a batch planned by plan_in_range(); launches enqueued or replayed after it on `stream` see the
+  // batch. Throws Error{kUsage} for a plan of another shape or one that needs more room.
+  void update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
   // Fills the plan's part of a launch's parameters.
   void fill(DecodeParams& params) const;
 
  private:
+  struct Room {
+    int64_t segments = 0;
+    int64_t page_ids = 0;
+  };
+  void allocate(const Room& room);
+  std::vector<std::byte> pack(const DecodePlan& plan, std::span<const int32_t> page_table) const;
+
   DecodePlan plan_;
-  DeviceBuffer page_table_, segments_, records_, partial_out_, partial_state_, arrivals_;
+  Room room_;
+  DeviceBuffer contents_;  // records, segments, page table
+  DeviceBuffer partial_out_, partial_state_, arrivals_;
+};
+
+// A layer's removed vector in device memory.
+class DeviceKeyBias {
+ public:
+  explicit DeviceKeyBias(const KeyBias& bias);
+  const BiasShape& shape() const { return shape_; }
+  void fill(DecodeParams& params) const;
+
+ private:
+  BiasShape shape_;
+  DeviceBuffer slow_pairs_, slow_freqs_, fast_pairs_, fast_freqs_, table_;
 };
 
 // What changes from layer to layer. Device pointers; see DecodeParams.
@@ -35,10 +63,14 @@ struct DecodeArguments {
   const void* q = nullptr;
   void* out = nullptr;
   float* lse = nullptr;
-  const BiasPair* bias = nullptr;
-  const BiasFrequency* bias_freq = nullptr;
+  const DeviceKeyBias* bias = nullptr;  // of pre-bias keys; its shape is the plan's
   bool q_is_bf16 = true;
   float softmax_scale = 0.0F;
+  float logit_soft_cap = 0.0F;   // cap * tanh(logit / cap); 0: none
+  const float* sinks = nullptr;  // [q head]; may be null
+  // Programmatic dependent launch: this launch may start, and read keys older than its query positions, while the
+  // kernel before it in the stream still runs. Allowed if that kernel writes no such keys.
+  bool overlap_previous = false;
 };
 
 // Limits of the current device for the planner, with `config` loaded at the shared memory of one CTA an SM.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 
 #include "asymkv/base/error.h"
@@ -23,14 +24,29 @@ constexpr int32_t kWellFilledCtas = 100;
 // Bytes that an SM keeps on their way: enough for the latency of memory at full rate.
 constexpr int32_t kBytesInFlight = 152 * 1024;
 
-struct HeadPages {
-  int32_t sequence;
-  int32_t kv_head;
-  int64_t pages;
+// One (query tile, KV head): the segment that would hold all of its pages.
+struct TileHead {
+  Segment whole;
+  int64_t pages() const { return whole.page_end - whole.page_begin; }
 };
 
 int64_t pages_of(int32_t seq_len) {
   return (static_cast<int64_t>(seq_len) + kPageSize - 1) / kPageSize;
+}
+int32_t queries_of(const DecodeBatch& batch, size_t sequence) {
+  return batch.num_queries.empty() ? 1 : batch.num_queries[sequence];
+}
+int32_t query_pos_of(const DecodeBatch& batch, size_t sequence) {
+  return batch.query_pos.empty() ? std::max(batch.seq_lens[sequence] - queries_of(batch, sequence), 0)
+                                 : batch.query_pos[sequence];
+}
+int32_t tokens_per_tile(const DecodeConfig& config, int32_t group) {
+  return config.columns() / group;
+}
+// Pre-bias windows that a segment of so many pages can touch.
+int32_t windows_of(const DecodeConfig& config, int64_t pages) {
+  if (!config.prebias) return 0;
+  return static_cast<int32_t>(std::min<int64_t>((pages + kWindowPages - 1) / kWindowPages + 1, kMaxWindows));
 }
 
 int32_t max_clusters(const DeviceLimits& device, int32_t size) {
@@ -46,11 +62,18 @@ int32_t max_clusters(const DeviceLimits& device, int32_t size) {
   }
 }
 
+// The CTAs of a cluster share the output of a head in equal slices of channel pairs.
+bool divides_columns(const DecodeConfig& config, int32_t columns, int32_t cluster_size) {
+  return columns * (config.head_dim / 2) % cluster_size == 0;
+}
+
 // Largest cluster for which all heads run at once; 1 where clusters do not pay.
-int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, int64_t num_heads, int64_t pages) {
+int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, int64_t num_heads, int64_t pages,
+                       int32_t columns) {
   for (const int32_t size : {16, 8, 4, 2}) {
     const int64_t ctas = num_heads * size;
     if (num_heads > max_clusters(device, size) || pages < 2 * size) continue;
+    if (!divides_columns(config, columns, size)) continue;
     const int64_t bytes_per_cta = pages * config.block_bytes() / size;
     const bool short_work = ctas >= device.num_sms / 3 && bytes_per_cta <= kClusterBytesPerCta;
     if (ctas >= kWellFilledCtas || short_work) return size;
@@ -60,12 +83,13 @@ int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, i
 
 // Warps and stages: enough bytes in flight, as many warps as the arithmetic of 8-bit formats wants, few where the work
 // of a CTA is short.
-LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const LaunchShape& wanted, int32_t cluster_size,
-                         bool short_work, int32_t bias_chunks) {
+LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const LaunchShape& wanted, bool short_work) {
   LaunchShape shape = wanted;
-  shape.cluster_size = cluster_size;
+  shape.cluster_size = needs.cluster_size;
   auto fits = [&](int32_t warps, int32_t stages) {
-    return place_shared(config, warps, stages, group, cluster_size, bias_chunks).total <= kMaxSharedBytes;
+    needs.warps = warps;
+    needs.stages = stages;
+    return place_shared(config, needs).total <= kMaxSharedBytes;
   };
   if (shape.warps == 0) {
     const bool native = config.k_bytes() + config.v_bytes() == 4;
@@ -89,20 +113,21 @@ LaunchShape choose_shape(const DecodeConfig& config, int32_t group, const Launch
 // Builds segments CTA by CTA.
 class Splitter {
  public:
-  Splitter(DecodePlan& plan, const DecodeBatch& batch, std::vector<HeadPages> heads)
+  Splitter(DecodePlan& plan, const DecodeBatch& batch, std::vector<TileHead> heads)
       : plan_(plan), batch_(batch), heads_(std::move(heads)) {}
 
-  const std::vector<HeadPages>& heads() const { return heads_; }
+  const std::vector<TileHead>& heads() const { return heads_; }
   void start_cta() { cta_begin_.push_back(static_cast<int32_t>(plan_.segments.size())); }
 
+  // Pages begin to end - 1 of a head, counted from its first.
   void add(size_t head, int64_t begin, int64_t end) {
     const int64_t longest = plan_.config.prebias ? kMaxSegmentPages : std::max<int64_t>(end - begin, 1);
     do {
       const int64_t stop = std::min(end, begin + longest);
-      const HeadPages& h = heads_[head];
-      const auto sequence = static_cast<size_t>(h.sequence);
-      plan_.segments.push_back({h.sequence, h.kv_head, static_cast<int32_t>(begin), static_cast<int32_t>(stop), 0, 1,
-                                batch_.seq_lens[sequence], batch_.page_rows[sequence]});
+      Segment part = heads_[head].whole;
+      part.page_end = part.page_begin + static_cast<int32_t>(stop);
+      part.page_begin += static_cast<int32_t>(begin);
+      plan_.segments.push_back(part);
       begin = stop;
     } while (begin < end);
   }
@@ -121,7 +146,7 @@ class Splitter {
   void number_partials() {
     for (size_t i = 0; i < plan_.segments.size();) {
       size_t end = i + 1;
-      while (end < plan_.segments.size() && plan_.segments[end].sequence == plan_.segments[i].sequence &&
+      while (end < plan_.segments.size() && plan_.segments[end].query_row == plan_.segments[i].query_row &&
              plan_.segments[end].kv_head == plan_.segments[i].kv_head)
         ++end;
       for (size_t k = i; k < end; ++k) {
@@ -144,19 +169,20 @@ class Splitter {
     record.page_begin = begin;
     record.page_end = end;
     for (int32_t i = 0; i < kRecordPages && begin + i < end; ++i)
-      record.page_ids[i] = batch_.page_table[static_cast<size_t>(record.first.page_row + begin + i)];
+      record.page_ids[i] =
+          batch_.page_table[static_cast<size_t>(record.first.page_row + ((begin + i) >> plan_.page_shift))];
     return record;
   }
 
   DecodePlan& plan_;
   const DecodeBatch& batch_;
-  std::vector<HeadPages> heads_;
+  std::vector<TileHead> heads_;
   std::vector<int32_t> cta_begin_;
 };
 
 void split_equally(Splitter& splitter, int64_t splits) {
   for (size_t head = 0; head < splitter.heads().size(); ++head) {
-    const int64_t pages = splitter.heads()[head].pages;
+    const int64_t pages = splitter.heads()[head].pages();
     for (int64_t i = 0; i < splits; ++i) {
       splitter.start_cta();
       splitter.add(head, pages * i / splits, pages * (i + 1) / splits);
@@ -167,7 +193,7 @@ void split_equally(Splitter& splitter, int64_t splits) {
 void split_whole_heads(Splitter& splitter, size_t heads_per_cta) {
   for (size_t head = 0; head < splitter.heads().size(); ++head) {
     if (head % heads_per_cta == 0) splitter.start_cta();
-    splitter.add(head, 0, splitter.heads()[head].pages);
+    splitter.add(head, 0, splitter.heads()[head].pages());
   }
 }
 
@@ -175,11 +201,11 @@ void split_whole_heads(Splitter& splitter, size_t heads_per_cta) {
 void split_flat(Splitter& splitter, int64_t num_ctas, int64_t segment_cost) {
   const auto& heads = splitter.heads();
   std::vector<int64_t> start{0};
-  for (const HeadPages& head : heads) start.push_back(start.back() + head.pages + segment_cost);
+  for (const TileHead& head : heads) start.push_back(start.back() + head.pages() + segment_cost);
   auto cut = [&](size_t head, int64_t place) {
     int64_t page = place - start[head] - segment_cost;
     if (page < kSmallestFragmentPages) page = 0;
-    if (page > heads[head].pages - kSmallestFragmentPages) page = heads[head].pages;
+    if (page > heads[head].pages() - kSmallestFragmentPages) page = heads[head].pages();
     return std::max<int64_t>(page, 0);
   };
   size_t first = 0;
@@ -190,44 +216,95 @@ void split_flat(Splitter& splitter, int64_t num_ctas, int64_t segment_cost) {
     while (first < heads.size() && start[first + 1] <= from) ++first;
     for (size_t head = first; head < heads.size() && start[head] < to; ++head) {
       const int64_t begin = from <= start[head] ? 0 : cut(head, from);
-      const int64_t end = to >= start[head + 1] ? heads[head].pages : cut(head, to);
-      const bool owns_empty_head = heads[head].pages == 0 && from <= start[head];
+      const int64_t end = to >= start[head + 1] ? heads[head].pages() : cut(head, to);
+      const bool owns_empty_head = heads[head].pages() == 0 && from <= start[head];
       if (end > begin || owns_empty_head) splitter.add(head, begin, end);
     }
   }
 }
 
-void check_batch(const DecodeConfig& config, const DecodeBatch& batch) {
-  if (batch.group < 1 || batch.group > config.columns()) {
-    throw_usage("{} serves groups of 1 to {} query heads, asked for {}", config.name(), config.columns(), batch.group);
+void check_sizes(const DecodeConfig& config, int32_t num_kv_heads, int32_t group, int32_t page_size) {
+  if (group < 1 || group > config.columns()) {
+    throw_usage("{} serves groups of 1 to {} query heads, asked for {}", config.name(), config.columns(), group);
   }
-  if (batch.num_kv_heads < 1) throw_usage("a decode batch needs KV heads, found {}", batch.num_kv_heads);
-  if (batch.page_rows.size() != batch.seq_lens.size()) {
-    throw_usage("a decode batch of {} sequences has {} page rows", batch.seq_lens.size(), batch.page_rows.size());
+  if (num_kv_heads < 1 || num_kv_heads > INT16_MAX) {
+    throw_usage("a decode batch needs 1 to {} KV heads, found {}", INT16_MAX, num_kv_heads);
   }
-  for (size_t i = 0; i < batch.seq_lens.size(); ++i) {
-    const int32_t len = batch.seq_lens[i];
-    if (len < 0) throw_usage("sequence {} has length {}", i, len);
-    const int64_t row_end = batch.page_rows[i] + pages_of(len);
-    if (batch.page_rows[i] < 0 || row_end > static_cast<int64_t>(batch.page_table.size())) {
-      throw_usage("pages {} to {} of sequence {} lie outside a page table of {} ids", batch.page_rows[i], row_end, i,
-                  batch.page_table.size());
-    }
+  if (page_size < kPageSize || page_size % kPageSize != 0 ||
+      !std::has_single_bit(static_cast<uint32_t>(page_size / kPageSize))) {
+    throw_usage("pages of {} slots: the kernel reads {} times a power of two", page_size, kPageSize);
   }
 }
 
-std::vector<HeadPages> list_heads(const DecodeBatch& batch) {
-  std::vector<HeadPages> heads;
+void check_sequence(const DecodeBatch& batch, size_t i) {
+  const int32_t len = batch.seq_lens[i];
+  if (len < 0) throw_usage("sequence {} has length {}", i, len);
+  if (queries_of(batch, i) < 1) throw_usage("sequence {} has {} query tokens", i, queries_of(batch, i));
+  if (query_pos_of(batch, i) < 0) throw_usage("sequence {} has a query at position {}", i, query_pos_of(batch, i));
+  const int64_t ids = (int64_t{len} + batch.page_size - 1) / batch.page_size;
+  const int64_t row_end = batch.page_rows[i] + ids;
+  if (batch.page_rows[i] < 0 || row_end > static_cast<int64_t>(batch.page_table.size())) {
+    throw_usage("pages {} to {} of sequence {} lie outside a page table of {} ids", batch.page_rows[i], row_end, i,
+                batch.page_table.size());
+  }
+}
+
+void check_batch(const DecodeConfig& config, const DecodeBatch& batch) {
+  check_sizes(config, batch.num_kv_heads, batch.group, batch.page_size);
+  if (batch.window < 0) throw_usage("a window of {} keys", batch.window);
+  const size_t count = batch.seq_lens.size();
+  if (batch.page_rows.size() != count) {
+    throw_usage("a decode batch of {} sequences has {} page rows", count, batch.page_rows.size());
+  }
+  if (!batch.num_queries.empty() && batch.num_queries.size() != count) {
+    throw_usage("a decode batch of {} sequences has {} query counts", count, batch.num_queries.size());
+  }
+  if (!batch.query_pos.empty() && batch.query_pos.size() != count) {
+    throw_usage("a decode batch of {} sequences has {} query positions", count, batch.query_pos.size());
+  }
+  for (size_t i = 0; i < count; ++i) check_sequence(batch, i);
+}
+
+// The part of a sequence that `num_queries` of its tokens from `first_query` on attend to.
+Segment whole_segment(const DecodeBatch& batch, size_t sequence, int32_t first_query, int32_t num_queries) {
+  Segment s;
+  s.sequence = static_cast<int32_t>(sequence);
+  s.num_queries = static_cast<int16_t>(num_queries);
+  s.page_row = batch.page_rows[sequence];
+  s.query_pos = query_pos_of(batch, sequence) + first_query;
+  const int32_t last_pos = s.query_pos + num_queries - 1;
+  s.seq_len = std::min(batch.seq_lens[sequence], last_pos + 1);
+  const int32_t first_key = batch.window > 0 ? std::max(s.query_pos - batch.window + 1, 0) : 0;
+  s.page_end = static_cast<int32_t>(pages_of(s.seq_len));
+  s.page_begin = std::min(first_key / kPageSize, s.page_end);
+  const int32_t last_begin = batch.window > 0 ? std::max(last_pos - batch.window + 1, 0) : 0;
+  s.full_begin = (last_begin + kPageSize - 1) / kPageSize;
+  s.full_end = std::max(std::min(s.query_pos + 1, s.seq_len) / kPageSize, s.full_begin);
+  return s;
+}
+
+std::vector<TileHead> list_heads(const DecodeConfig& config, const DecodeBatch& batch) {
+  const int32_t per_tile = tokens_per_tile(config, batch.group);
+  std::vector<TileHead> heads;
+  int32_t row = 0;
   for (size_t sequence = 0; sequence < batch.seq_lens.size(); ++sequence) {
-    for (int32_t head = 0; head < batch.num_kv_heads; ++head)
-      heads.push_back({static_cast<int32_t>(sequence), head, pages_of(batch.seq_lens[sequence])});
+    const int32_t count = queries_of(batch, sequence);
+    for (int32_t first = 0; first < count; first += per_tile) {
+      Segment whole = whole_segment(batch, sequence, first, std::min(per_tile, count - first));
+      whole.query_row = row + first;
+      for (int32_t head = 0; head < batch.num_kv_heads; ++head) {
+        whole.kv_head = static_cast<int16_t>(head);
+        heads.push_back({whole});
+      }
+    }
+    row += count;
   }
   return heads;
 }
 
-bool all_equal(const std::vector<HeadPages>& heads) {
-  return !heads.empty() && heads.front().pages > 0 &&
-         std::ranges::all_of(heads, [&](const HeadPages& h) { return h.pages == heads.front().pages; });
+bool all_equal(const std::vector<TileHead>& heads) {
+  return !heads.empty() && heads.front().pages() > 0 &&
+         std::ranges::all_of(heads, [&](const TileHead& h) { return h.pages() == heads.front().pages(); });
 }
 
 // Heads per CTA for which whole heads fill the device, else 0.
@@ -237,16 +314,15 @@ int64_t whole_heads_per_cta(int64_t num_heads, int64_t num_sms) {
   return fills ? per_cta : 0;
 }
 
-void split(DecodePlan& plan, const DecodeBatch& batch, const DeviceLimits& device, std::vector<HeadPages> heads) {
-  Splitter splitter(plan, batch, std::move(heads));
+void split_into(DecodePlan& plan, Splitter& splitter, const DeviceLimits& device, bool flat_only) {
   const auto num_heads = static_cast<int64_t>(splitter.heads().size());
-  const bool equal = all_equal(splitter.heads());
+  const bool equal = !flat_only && all_equal(splitter.heads());
   plan.rule = SplitRule::kAligned;
   if (plan.shape.cluster_size > 1) {
     plan.rule = SplitRule::kCluster;
     split_equally(splitter, plan.shape.cluster_size);
   } else if (equal && num_heads <= device.num_sms) {
-    const int64_t pages = splitter.heads().front().pages;
+    const int64_t pages = splitter.heads().front().pages();
     split_equally(splitter, std::clamp<int64_t>(device.num_sms / num_heads, 1, (pages + 3) / 4));
   } else if (equal && whole_heads_per_cta(num_heads, device.num_sms) > 0) {
     split_whole_heads(splitter, static_cast<size_t>(whole_heads_per_cta(num_heads, device.num_sms)));
@@ -258,6 +334,20 @@ void split(DecodePlan& plan, const DecodeBatch& batch, const DeviceLimits& devic
   splitter.finish();
 }
 
+void set_batch(DecodePlan& plan, const DecodeBatch& batch) {
+  plan.group = batch.group;
+  plan.num_kv_heads = batch.num_kv_heads;
+  plan.num_sequences = static_cast<int32_t>(batch.seq_lens.size());
+  plan.window = batch.window;
+  plan.page_shift = std::countr_zero(static_cast<uint32_t>(batch.page_size / kPageSize));
+}
+
+int32_t largest_columns(const std::vector<TileHead>& heads, int32_t group) {
+  int32_t tokens = 1;
+  for (const TileHead& head : heads) tokens = std::max<int32_t>(tokens, head.whole.num_queries);
+  return tokens * group;
+}
+
 }  // namespace
 
 std::string_view split_rule_name(SplitRule rule) {
@@ -266,28 +356,101 @@ std::string_view split_rule_name(SplitRule rule) {
 }
 
 DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, const DeviceLimits& device,
-                       const LaunchShape& wanted, int32_t bias_chunks) {
+                       const LaunchShape& wanted, const BiasShape& bias) {
   check_batch(config, batch);
-  std::vector<HeadPages> heads = list_heads(batch);
+  std::vector<TileHead> heads = list_heads(config, batch);
   DecodePlan plan;
   plan.config = config;
-  plan.group = batch.group;
-  plan.num_kv_heads = batch.num_kv_heads;
-  plan.num_sequences = static_cast<int32_t>(batch.seq_lens.size());
-  plan.bias_chunks = bias_chunks;
-  const auto num_heads = static_cast<int64_t>(heads.size());
+  set_batch(plan, batch);
+  plan.columns = largest_columns(heads, batch.group);
+  plan.bias = bias;
   int64_t total = 0;
-  for (const HeadPages& head : heads) total += head.pages;
-  const int64_t longest = heads.empty() ? 0 : heads.front().pages;
+  int64_t longest = 0;
+  for (const TileHead& head : heads) {
+    total += head.pages();
+    longest = std::max(longest, head.pages());
+  }
+  plan.bias_windows = windows_of(config, longest);
   int32_t cluster = 1;
   const bool one_segment = !config.prebias || longest <= kMaxSegmentPages;
-  if (all_equal(heads) && one_segment)
-    cluster = wanted.cluster_size > 0 ? wanted.cluster_size : choose_cluster(config, device, num_heads, longest);
+  if (all_equal(heads) && one_segment) {
+    cluster = wanted.cluster_size > 0
+                  ? wanted.cluster_size
+                  : choose_cluster(config, device, static_cast<int64_t>(heads.size()), longest, plan.columns);
+  }
+  if (!divides_columns(config, plan.columns, cluster)) {
+    throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
+  }
   const bool short_work = total * config.block_bytes() / device.num_sms < kClusterBytesPerCta;
-  plan.shape = choose_shape(config, batch.group, wanted, cluster, short_work, bias_chunks);
-  plan.shared = place_shared(config, plan.shape.warps, plan.shape.stages, batch.group, cluster, bias_chunks);
-  split(plan, batch, device, std::move(heads));
+  SharedNeeds needs{0, 0, cluster, plan.columns, plan.bias_windows, bias};
+  plan.shape = choose_shape(config, needs, wanted, short_work);
+  needs.warps = plan.shape.warps;
+  needs.stages = plan.shape.stages;
+  plan.shared = place_shared(config, needs);
+  Splitter splitter(plan, batch, std::move(heads));
+  split_into(plan, splitter, device, false);
   return plan;
+}
+
+DecodePlan plan_range(const DecodeConfig& config, const PlanRange& range, const DeviceLimits& device,
+                      const BiasShape& bias) {
+  check_sizes(config, range.num_kv_heads, range.group, range.page_size);
+  if (range.max_sequences < 1 || range.max_seq_len < 1 || range.max_queries < 1 || range.max_page_ids < 1) {
+    throw_usage("a plan range needs sequences, keys, query tokens and page ids, found {}, {}, {}, {}",
+                range.max_sequences, range.max_seq_len, range.max_queries, range.max_page_ids);
+  }
+  DecodePlan plan;
+  plan.config = config;
+  plan.group = range.group;
+  plan.num_kv_heads = range.num_kv_heads;
+  plan.page_shift = std::countr_zero(static_cast<uint32_t>(range.page_size / kPageSize));
+  plan.columns = std::min(range.max_queries, tokens_per_tile(config, range.group)) * range.group;
+  plan.bias = bias;
+  plan.bias_windows = windows_of(config, pages_of(range.max_seq_len));
+  SharedNeeds needs{0, 0, 1, plan.columns, plan.bias_windows, bias};
+  plan.shape = choose_shape(config, needs, {}, false);
+  needs.warps = plan.shape.warps;
+  needs.stages = plan.shape.stages;
+  plan.shared = place_shared(config, needs);
+  const DecodeBatch nothing;
+  Splitter splitter(plan, nothing, {});
+  for (int32_t cta = 0; cta < device.num_sms; ++cta) splitter.start_cta();
+  splitter.finish();
+  return plan;
+}
+
+DecodePlan plan_in_range(const DecodePlan& range_plan, const PlanRange& range, const DecodeBatch& batch,
+                         const DeviceLimits& device) {
+  check_batch(range_plan.config, batch);
+  if (batch.group != range.group || batch.num_kv_heads != range.num_kv_heads || batch.page_size != range.page_size) {
+    throw_usage("a batch of {} KV heads, groups of {} and pages of {} is not of the range ({}, {}, {})",
+                batch.num_kv_heads, batch.group, batch.page_size, range.num_kv_heads, range.group, range.page_size);
+  }
+  const auto count = static_cast<int64_t>(batch.seq_lens.size());
+  const auto ids = static_cast<int64_t>(batch.page_table.size());
+  if (count > range.max_sequences || ids > range.max_page_ids) {
+    throw_usage("{} sequences with {} page ids: the range has {} and {}", count, ids, range.max_sequences,
+                range.max_page_ids);
+  }
+  for (size_t i = 0; i < batch.seq_lens.size(); ++i) {
+    if (batch.seq_lens[i] > range.max_seq_len || queries_of(batch, i) > range.max_queries) {
+      throw_usage("sequence {} has {} keys and {} query tokens: the range has {} and {}", i, batch.seq_lens[i],
+                  queries_of(batch, i), range.max_seq_len, range.max_queries);
+    }
+  }
+  DecodePlan plan = range_plan;
+  plan.records.clear();
+  set_batch(plan, batch);
+  Splitter splitter(plan, batch, list_heads(plan.config, batch));
+  split_into(plan, splitter, device, true);
+  return plan;
+}
+
+int64_t max_segments(const PlanRange& range, const DecodeConfig& config, const DeviceLimits& device) {
+  const int64_t per_tile = tokens_per_tile(config, range.group);
+  const int64_t tiles = (range.max_queries + per_tile - 1) / per_tile;
+  const int64_t cuts = config.prebias ? pages_of(range.max_seq_len) / kMaxSegmentPages : 0;
+  return range.max_sequences * tiles * range.num_kv_heads * (1 + cuts) + device.num_sms;
 }
 
 int64_t DecodePlan::bytes_read() const {
@@ -314,40 +477,45 @@ std::string DecodePlan::describe() const {
 // --- declared in decode_types.h
 
 std::string DecodeConfig::name() const {
-  return fmt::format("decode_{}_{}_d{}_c{}{}{}{}", dtype_name(key), dtype_name(value), head_dim, column_tiles,
-                     k_dynamic ? "_kd" : "", v_dynamic ? "_vd" : "", prebias ? "_pb" : "");
+  return fmt::format("decode_{}_{}_d{}_c{}{}{}{}{}", dtype_name(key), dtype_name(value), head_dim, column_tiles,
+                     k_dynamic ? "_kd" : "", v_dynamic ? "_vd" : "", prebias ? "_pb" : "", fast_bias ? "_fb" : "");
 }
 
 namespace {
 
-DecodeShared place_with_slots(const DecodeConfig& config, const LaunchShape& shape, int32_t group, int32_t bias_chunks,
-                              int32_t merge_slots) {
+DecodeShared place_with_slots(const DecodeConfig& config, const SharedNeeds& needs, int32_t merge_slots) {
   constexpr int32_t kFloat = 4;
   constexpr int32_t kFloat2 = 8;
   constexpr int32_t kShares = 3;      // of the last arriver's thread groups: all but the first
   constexpr int32_t kShareElems = 6;  // max, sum and four channels
   DecodeShared at;
   int32_t next = 0;
-  auto place = [&](int32_t bytes) {
+  auto place = [&](bool wanted, int32_t bytes) {
     const int32_t here = next;
-    next = (next + bytes + 127) / 128 * 128;
+    if (wanted) next = (next + bytes + 127) / 128 * 128;
     return here;
   };
-  const bool peers = shape.cluster_size > 1;
-  const int32_t pairs = 32 * bias_chunks;
+  const bool peers = needs.cluster_size > 1;
+  const int32_t columns = needs.columns;
+  const int32_t pairs = 32 * needs.bias.slow_chunks;
+  const int32_t fast = kBiasStepPairs * needs.bias.fast_steps;
   const int32_t merge_elems =
-      std::max(merge_slots * group * (config.head_dim + 4), kShares * kShareElems * group * config.head_dim / 4);
-  at.ring = place(shape.warps * shape.stages * config.stage_bytes());
-  at.barriers = place(shape.warps * shape.stages * 8);
-  at.merge_state = place(merge_slots * config.columns() * kFloat2);
-  at.merge_out = place(merge_elems * kFloat);
-  at.peer_state = place(peers ? shape.cluster_size * group * kFloat2 : 0);
-  at.peer_out = place(peers ? group * config.head_dim * kFloat : 0);
-  at.bias_coeffs = place(config.prebias ? kBiasTerms * kMaxWindows * config.columns() * kFloat : 0);
-  at.bias_products = place(config.prebias ? group * pairs * kFloat2 : 0);
-  at.bias_turns = place(config.prebias ? kMaxWindows * pairs * kFloat2 : 0);
-  at.bias_half_step = place(config.prebias ? pairs * kFloat : 0);
-  at.flag = place(16);
+      std::max(merge_slots * columns * (config.head_dim + 4), kShares * kShareElems * columns * config.head_dim / 4);
+  at.ring = place(true, needs.warps * needs.stages * config.stage_bytes());
+  at.barriers = place(true, needs.warps * needs.stages * 8);
+  at.merge_state = place(true, merge_slots * config.columns() * kFloat2);
+  at.merge_out = place(true, merge_elems * kFloat);
+  at.peer_state = place(peers, needs.cluster_size * columns * kFloat2);
+  at.peer_out = place(peers, columns * config.head_dim * kFloat);
+  at.bias_coeffs = place(config.prebias, kBiasTerms * needs.bias_windows * config.columns() * kFloat);
+  at.bias_products = place(config.prebias, columns * pairs * kFloat2);
+  at.bias_turns = place(config.prebias, needs.bias_windows * pairs * kFloat2);
+  at.bias_half_step = place(config.prebias, pairs * kFloat);
+  at.fast_products = place(config.fast_bias, columns * fast * kFloat2);
+  at.fast_freqs = place(config.fast_bias, fast * kFloat2);
+  at.fast_table = place(config.fast_bias, needs.bias.table_bytes());
+  at.fast_barrier = place(config.fast_bias, 8);
+  at.flag = place(true, 16);
   at.merge_slots = merge_slots;
   at.total = next;
   return at;
@@ -355,12 +523,10 @@ DecodeShared place_with_slots(const DecodeConfig& config, const LaunchShape& sha
 
 }  // namespace
 
-DecodeShared place_shared(const DecodeConfig& config, int32_t warps, int32_t stages, int32_t group,
-                          int32_t cluster_size, int32_t bias_chunks) {
-  const LaunchShape shape{warps, stages, cluster_size};
+DecodeShared place_shared(const DecodeConfig& config, const SharedNeeds& needs) {
   DecodeShared at;
-  for (int32_t slots = warps; slots >= kMergeStep; slots -= kMergeStep) {
-    at = place_with_slots(config, shape, group, bias_chunks, slots);
+  for (int32_t slots = needs.warps; slots >= kMergeStep; slots -= kMergeStep) {
+    at = place_with_slots(config, needs, slots);
     if (at.total <= kMaxSharedBytes) break;
   }
   return at;

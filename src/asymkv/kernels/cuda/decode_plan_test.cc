@@ -8,7 +8,6 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/cuda/instance_table.h"
-#include "asymkv/kernels/cuda/slow_bias.h"
 #include "asymkv/kernels/cuda/write_plan.h"
 #include "asymkv/kv/rope.h"
 
@@ -82,7 +81,7 @@ TEST(DecodePlan, CoversEveryPageOnce) {
     for (int32_t& len : lens) len = static_cast<int32_t>(random() % 5 == 0 ? 0 : random() % 9000);
     for (const DecodeConfig& config : {kK16V8, kK8V8, kPrebias}) {
       const Case c(lens, 1 + static_cast<int32_t>(random() % 8), 1 + static_cast<int32_t>(random() % 8));
-      expect_complete(plan_decode(config, c.batch, {}, {}, config.prebias ? 1 : 0), c);
+      expect_complete(plan_decode(config, c.batch, {}, {}, {config.prebias ? 1 : 0, 0, 0}), c);
     }
   }
 }
@@ -113,7 +112,7 @@ TEST(DecodePlan, ServedShapesUseTheMeasuredRules) {
 
 TEST(DecodePlan, LongPrebiasSegmentsAreCut) {
   const Case c({100000}, 1, 7);
-  expect_complete(plan_decode(kPrebias, c.batch, {.num_sms = 1}, {.warps = 8, .stages = 2}, 1), c);
+  expect_complete(plan_decode(kPrebias, c.batch, {.num_sms = 1}, {.warps = 8, .stages = 2}, {1, 0, 0}), c);
 }
 
 TEST(DecodePlan, EmptySequencesHaveAnOwner) {
@@ -138,7 +137,11 @@ TEST(DecodePlan, RefusesContradictions) {
 }
 
 TEST(DecodeConfig, CodeRoundTrips) {
-  for (const DecodeConfig& c : {kK16V8, kK8V8, kPrebias}) EXPECT_EQ(DecodeConfig::from_code(c.code()), c);
+  DecodeConfig fast = kPrebias;
+  fast.fast_bias = true;
+  fast.column_tiles = 2;
+  fast.head_dim = 256;
+  for (const DecodeConfig& c : {kK16V8, kK8V8, kPrebias, fast}) EXPECT_EQ(DecodeConfig::from_code(c.code()), c);
   EXPECT_EQ(kPrebias.name(), "decode_i8_e4m3_d128_c1_kd_pb");
 }
 
@@ -153,11 +156,15 @@ TEST(DecodeSupport, SaysWhyNot) {
     return choice.reason;
   };
   KvGeometry other = geometry;
-  other.k_head_dim = other.v_head_dim = 80;
-  EXPECT_NE(reason(other, k16v8, 4).find("head dim 80"), std::string::npos);
+  other.k_head_dim = other.v_head_dim = 112;
+  EXPECT_NE(reason(other, k16v8, 4).find("head dim 112"), std::string::npos);
   other = geometry;
+  other.page_size = 32;
+  EXPECT_NE(reason(other, k16v8, 4).find("pages of 32"), std::string::npos);
   other.page_size = 64;
-  EXPECT_NE(reason(other, k16v8, 4).find("pages of 64"), std::string::npos);
+  other.k_head_dim = other.v_head_dim = 80;
+  EXPECT_TRUE(choose_decode(other, k16v8, 4).ok);
+  EXPECT_EQ(choose_decode(geometry, k16v8, 4, 3).config.column_tiles, 2);
   EXPECT_NE(reason(geometry, k16v8, 17).find("1 to 16"), std::string::npos);
   EXPECT_NE(reason(geometry, parse_kv_format("f32/e4m3", DType::kBF16, ScaleKind::kFixed), 4).find("32-bit"),
             std::string::npos);
@@ -165,18 +172,74 @@ TEST(DecodeSupport, SaysWhyNot) {
             std::string::npos);
 }
 
-TEST(SlowBias, KeepsTheSlowestPairsAndRefusesFastOnes) {
-  const std::vector<double> frequencies = rope_frequencies(1e6, 128);
-  const std::vector<float> vector(2 * 128, 100.0F);
-  const KeyTransform slow = split_key_vector(vector, frequencies, 2, {.max_slow_error = 1e-4, .max_fast_pairs = 0});
-  const SlowBias bias = make_slow_bias(slow, frequencies);
-  EXPECT_EQ(bias.chunks, 1);
-  ASSERT_EQ(bias.pairs.size(), 64U);
-  EXPECT_EQ(bias.pairs.back().low, 100.0F);
-  const double turns = static_cast<double>(bias.freqs.back().turns) + static_cast<double>(bias.freqs.back().turns_rest);
-  EXPECT_NEAR(turns * 6.283185307179586 / frequencies.back(), 1.0, 1e-12);
-  const KeyTransform fast = split_key_vector(vector, frequencies, 2);
-  EXPECT_THROW(make_slow_bias(fast, frequencies), Error);
+// Windows, several query tokens and pages of 64: every tile of query tokens gets the pages that it sees.
+TEST(DecodePlan, QueryTilesSeeTheirPages) {
+  Case c({1000, 5, 64}, 2, 4);
+  c.batch.num_queries = {5, 3, 1};
+  c.batch.window = 100;
+  const DecodePlan plan = plan_decode(kK16V8, c.batch, {.num_sms = 1}, {.cluster_size = 1});
+  EXPECT_EQ(plan.columns, 8);  // two tokens of a group of four
+  std::map<int32_t, Segment> by_row;
+  for (const Segment& s : plan.segments) {
+    if (s.kv_head == 0) by_row[s.query_row] = s;
+  }
+  ASSERT_EQ(by_row.size(), 6U);  // 3 + 2 + 1 tiles
+  const Segment& first = by_row[0];
+  EXPECT_EQ(first.query_pos, 995);
+  EXPECT_EQ(first.num_queries, 2);
+  EXPECT_EQ(first.seq_len, 997);                 // its last token sits at 996
+  EXPECT_EQ(first.page_begin, (995 - 99) / 16);  // its first token sees keys from 896 on
+  EXPECT_EQ(first.page_end, 63);
+  EXPECT_EQ(first.full_begin, (996 - 99 + 15) / 16);
+  EXPECT_EQ(first.full_end, 996 / 16);
+  const Segment& third = by_row[4];
+  EXPECT_EQ(third.num_queries, 1);
+  EXPECT_EQ(third.seq_len, 1000);
+  EXPECT_EQ(by_row[5].query_pos, 2);  // the second sequence's tokens are its last three keys
+  EXPECT_EQ(by_row[8].page_end, 4);
+}
+
+TEST(DecodePlan, PagesOf64ReadTheTableEveryFourPages) {
+  Case c({200}, 1, 4);
+  c.table = {7, 9, 4, 30};
+  c.batch.page_table = c.table;
+  c.batch.page_size = 64;
+  const DecodePlan plan = plan_decode(kK16V8, c.batch, {.num_sms = 1}, {.warps = 8, .stages = 2, .cluster_size = 1});
+  EXPECT_EQ(plan.page_shift, 2);
+  std::vector<int32_t> ids;
+  for (const WarpRecord& r : plan.records) {
+    for (int32_t i = 0; i < r.page_end - r.page_begin; ++i) ids.push_back(r.page_ids[i]);
+  }
+  EXPECT_EQ(ids, (std::vector<int32_t>{7, 7, 7, 7, 9, 9, 9, 9, 4, 4, 4, 4, 30}));
+  c.batch.page_size = 48;
+  EXPECT_THROW(plan_decode(kK16V8, c.batch, {}), Error);
+}
+
+TEST(DecodePlan, BatchesOfARangeShareShapeAndSharedMemory) {
+  const PlanRange range{
+      .max_sequences = 16, .max_seq_len = 9000, .max_queries = 2, .max_page_ids = 4000, .num_kv_heads = 4, .group = 4};
+  const DeviceLimits limits;
+  for (const DecodeConfig& config : {kK16V8, kPrebias}) {
+    const BiasShape bias{config.prebias ? 1 : 0, 0, 0};
+    const DecodePlan empty = plan_range(config, range, limits, bias);
+    EXPECT_EQ(empty.num_ctas, 132);
+    for (const WarpRecord& r : empty.records) EXPECT_EQ(r.segment_begin, r.segment_end);
+    std::mt19937 random(5);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<int32_t> lens(1 + random() % 16);
+      for (int32_t& len : lens) len = static_cast<int32_t>(random() % 3000);
+      Case c(lens, 4, 4);
+      const DecodePlan plan = plan_in_range(empty, range, c.batch, limits);
+      expect_complete(plan, c);
+      EXPECT_EQ(plan.records.size(), empty.records.size());
+      EXPECT_EQ(plan.shared.total, empty.shared.total);
+      EXPECT_LE(static_cast<int64_t>(plan.segments.size()), max_segments(range, config, limits));
+    }
+    Case longer({9001}, 4, 4);
+    EXPECT_THROW(plan_in_range(empty, range, longer.batch, limits), Error);
+    Case other({100}, 2, 4);
+    EXPECT_THROW(plan_in_range(empty, range, other.batch, limits), Error);
+  }
 }
 
 TEST(WritePlan, FindsWholePagesAndRefusesDoubles) {

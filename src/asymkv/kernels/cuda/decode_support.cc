@@ -1,5 +1,8 @@
 #include "asymkv/kernels/cuda/instance_table.h"
 
+#include <algorithm>
+#include <array>
+
 #include "asymkv/base/error.h"
 
 namespace asymkv::cuda {
@@ -7,15 +10,16 @@ namespace {
 
 std::string refusal(const KvGeometry& geometry, const KvFormat& format, int64_t group) {
   if (group < 1 || group > 16) return fmt::format("groups of {} query heads per KV head: 1 to 16 are served", group);
-  if (geometry.page_size != kPageSize) {
-    return fmt::format("pages of {} slots: this family reads pages of {}", geometry.page_size, kPageSize);
+  if (geometry.page_size != 16 && geometry.page_size != 64) {
+    return fmt::format("pages of {} slots: this family reads pages of 16 and 64", geometry.page_size);
   }
   if (geometry.k_head_dim != geometry.v_head_dim) {
     return fmt::format("key dim {} and value dim {} differ: this family wants them equal", geometry.k_head_dim,
                        geometry.v_head_dim);
   }
-  if (geometry.k_head_dim != 64 && geometry.k_head_dim != 128 && geometry.k_head_dim != 256) {
-    return fmt::format("head dim {}: this family has 64, 128 and 256", geometry.k_head_dim);
+  constexpr std::array<int64_t, 6> kHeadDims = {64, 80, 96, 128, 192, 256};
+  if (std::ranges::find(kHeadDims, geometry.k_head_dim) == kHeadDims.end()) {
+    return fmt::format("head dim {}: this family has 64, 80, 96, 128, 192 and 256", geometry.k_head_dim);
   }
   if (format.key.dtype == DType::kF32 || format.value.dtype == DType::kF32) {
     return fmt::format("{}: this family reads 8- and 16-bit sides, no 32-bit ones", format.id());
@@ -38,7 +42,8 @@ std::string refusal(const KvGeometry& geometry, const KvFormat& format, int64_t 
 
 }  // namespace
 
-DecodeChoice choose_decode(const KvGeometry& geometry, const KvFormat& format, int64_t group) {
+DecodeChoice choose_decode(const KvGeometry& geometry, const KvFormat& format, int64_t group, int64_t num_queries,
+                           bool fast_bias) {
   DecodeChoice choice;
   choice.reason = refusal(geometry, format, group);
   if (!choice.reason.empty()) return choice;
@@ -48,8 +53,9 @@ DecodeChoice choose_decode(const KvGeometry& geometry, const KvFormat& format, i
                    .k_dynamic = format.key.scale == ScaleKind::kDynamic,
                    .v_dynamic = format.value.scale == ScaleKind::kDynamic,
                    .prebias = format.key.prebias,
+                   .fast_bias = format.key.prebias && fast_bias,
                    .head_dim = static_cast<int32_t>(geometry.k_head_dim),
-                   .column_tiles = group > kColumnsPerTile ? 2 : 1};
+                   .column_tiles = group * num_queries > kColumnsPerTile ? 2 : 1};
   return choice;
 }
 

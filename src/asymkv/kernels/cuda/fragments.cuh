@@ -15,6 +15,21 @@ struct LanePlace {
   __device__ __forceinline__ explicit LanePlace(int lane_in) : lane(lane_in), row(lane_in >> 2), quad(lane_in & 3) {}
 };
 
+// Columns are query tokens times group: column c is head c % group of token c / group.
+__device__ __forceinline__ int token_of(const DecodeParams& p, int column) {
+  return static_cast<int>(static_cast<uint32_t>(column) * p.per_group >> 16);
+}
+// Row of q, out and lse (counted in query heads) of a column, from the row of column 0.
+__device__ __forceinline__ int row_of(const DecodeParams& p, int column) {
+  return column + token_of(p, column) * p.row_skip;
+}
+__device__ __forceinline__ int first_row(const DecodeParams& p, const Segment& s) {
+  return (s.query_row * p.num_kv_heads + s.kv_head) * p.group;
+}
+__device__ __forceinline__ int columns_of(const DecodeParams& p, const Segment& s) {
+  return s.num_queries * p.group;
+}
+
 // What one warp holds of the running softmax: channels x queries, per column its max (log2 units) and sum.
 template <DecodeConfig C>
 struct WarpState {
@@ -100,20 +115,24 @@ __device__ __forceinline__ void convert_query_words(uint2 words, bool is_bf16, u
 }
 
 template <DecodeConfig C>
-__device__ __forceinline__ void load_queries(const uint16_t* q, int group, bool is_bf16, LanePlace at,
+__device__ __forceinline__ void load_queries(const DecodeParams& p, const Segment& segment, LanePlace at,
                                              QueryFragments<C>& queries) {
+  const int columns = columns_of(p, segment);
+  const bool is_bf16 = p.q_is_bf16;
+  const uint16_t* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
   constexpr int kSteps = C.head_dim / 16;
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
     const int column = tile * kColumnsPerTile + at.row;
-    const uint16_t* row = q + min(column, group - 1) * C.head_dim;  // no branch: all loads are in flight at once
+    // No branch: all loads are in flight at once.
+    const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, min(column, columns - 1))) * C.head_dim;
     uint2 words[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) words[step] = load_query_words<C>(row, step, at.quad);
     float total = 0.0F;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      if (column >= group) words[step] = {0, 0};
+      if (column >= columns) words[step] = {0, 0};
       if constexpr (C.key == DType::kBF16) {
         queries.b[tile][step][0] = words[step].x, queries.b[tile][step][1] = words[step].y;
       } else {
@@ -166,6 +185,9 @@ __device__ __forceinline__ void score_page(const std::byte* keys, LanePlace at, 
       for (int tile = 0; tile < C.column_tiles; ++tile) {
         ptx::mma_16x8x16<false>(sums[tile][2 * load % kChains], low[0], low[1], high[0], high[1],
                                 queries.b[tile][2 * load]);
+        if constexpr (C.head_dim % 32 != 0) {  // the last load's second half is padding
+          if (2 * load + 1 == C.head_dim / 16) continue;
+        }
         ptx::mma_16x8x16<false>(sums[tile][(2 * load + 1) % kChains], low[2], low[3], high[2], high[3],
                                 queries.b[tile][2 * load + 1]);
       }
@@ -301,6 +323,9 @@ __device__ __forceinline__ void add_values(const std::byte* values, LanePlace at
 #pragma unroll
       for (int tile = 0; tile < C.column_tiles; ++tile) {
         ptx::mma_16x8x16<false>(state.out[tile][2 * load], low[0], low[1], high[0], high[1], b[tile]);
+        if constexpr (C.head_dim % 32 != 0) {
+          if (2 * load + 1 == C.head_dim / 16) continue;
+        }
         ptx::mma_16x8x16<false>(state.out[tile][2 * load + 1], low[2], low[3], high[2], high[3], b[tile]);
       }
     }
@@ -309,17 +334,14 @@ __device__ __forceinline__ void add_values(const std::byte* values, LanePlace at
 
 // --- the last page of a sequence
 // Slots from `valid` on hold whatever was there before, NaN included. Keys and values become zero (0 * NaN is NaN),
-// their scales one, and their scores get -inf added. Each lane clears the bytes that it reads itself.
-struct RowPenalty {
-  float upper = 0.0F, lower = 0.0F;  // added to the scores of slots row and row + 8
-};
+// their scales one; mask_scores takes them out. Each lane clears the bytes that it reads itself.
 
 __device__ __forceinline__ uint4 masked(uint4 raw, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   return {raw.x & x, raw.y & y, raw.z & z, raw.w & w};
 }
 
 template <DecodeConfig C>
-__device__ __forceinline__ RowPenalty clear_unused_slots(std::byte* stage, int valid, LanePlace at) {
+__device__ __forceinline__ void clear_unused_slots(std::byte* stage, int valid, LanePlace at) {
   const uint32_t upper = at.row < valid ? ~0U : 0U, lower = at.row + 8 < valid ? ~0U : 0U;
   uint4* keys = reinterpret_cast<uint4*>(stage) + at.lane;
 #pragma unroll
@@ -338,7 +360,28 @@ __device__ __forceinline__ RowPenalty clear_unused_slots(std::byte* stage, int v
     __syncwarp();
   }
   ptx::fence_async_proxy();  // the stage is overwritten by a bulk copy next
-  return {upper != 0U ? 0.0F : -INFINITY, lower != 0U ? 0.0F : -INFINITY};
+}
+
+// On a page at the edge of what a query tile sees: scores of keys that a column does not see become -inf, and its max
+// finite, so that a column without any key so far has weights of zero.
+template <DecodeConfig C>
+__device__ __forceinline__ void mask_scores(const DecodeParams& p, const Segment& segment, int first_key, LanePlace at,
+                                            Scores<C>& scores, WarpState<C>& state) {
+  constexpr float kLowestMax = -1e30F;
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int position = segment.query_pos + token_of(p, tile * kColumnsPerTile + 2 * at.quad + j);
+      const int end = min(position + 1, segment.seq_len), begin = p.window > 0 ? position + 1 - p.window : 0;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = first_key + at.row + 8 * half;
+        if (key < begin || key >= end) scores[tile][j + 2 * half] = -INFINITY;
+      }
+      state.max[tile][j] = fmaxf(state.max[tile][j], kLowestMax);
+    }
+  }
 }
 
 }  // namespace asymkv::cuda

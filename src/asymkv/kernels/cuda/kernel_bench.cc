@@ -15,7 +15,6 @@
 #include "asymkv/kernels/cuda/bench_kernels.h"
 #include "asymkv/kernels/cuda/decode_launch.h"
 #include "asymkv/kernels/cuda/reference.h"
-#include "asymkv/kernels/cuda/slow_bias.h"
 #include "asymkv/kernels/cuda/timing.h"
 #include "asymkv/kernels/cuda/writer_bench.h"
 #include "asymkv/kv/rope.h"
@@ -35,16 +34,19 @@ constexpr double kMaxRowErr = 0.01;
 // below 25.
 constexpr double kMeasuredBias[] = {71, 73, 92, 121, 135, 152, 205, 250, 303, 331, 386, 422, 456};
 
-std::vector<float> draw_bias(int64_t num_kv_heads, int64_t head_dim) {
+// every_pair: the largest measured magnitudes, drawn for every pair.
+std::vector<float> draw_bias(int64_t num_kv_heads, int64_t head_dim, bool every_pair) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> angle(0.0, 6.283185307179586);
   const int64_t pairs = head_dim / 2;
+  const auto known = static_cast<int64_t>(std::size(kMeasuredBias));
   std::vector<float> bias(static_cast<size_t>(num_kv_heads * head_dim));
   for (int64_t head = 0; head < num_kv_heads; ++head) {
     for (int64_t p = 0; p < pairs; ++p) {
       const int64_t from_slowest = pairs - 1 - p;
-      const auto known = static_cast<int64_t>(std::size(kMeasuredBias));
-      const double magnitude = from_slowest < known ? kMeasuredBias[known - 1 - from_slowest] : 25.0;
+      const double magnitude = every_pair             ? kMeasuredBias[random() % static_cast<uint32_t>(known)]
+                               : from_slowest < known ? kMeasuredBias[known - 1 - from_slowest]
+                                                      : 25.0;
       const double phi = angle(random);
       bias[static_cast<size_t>(head * head_dim + p)] = static_cast<float>(magnitude * std::cos(phi));
       bias[static_cast<size_t>(head * head_dim + p + pairs)] = static_cast<float>(magnitude * std::sin(phi));
@@ -60,11 +62,13 @@ class FormatRun {
             DeviceBuffer& scales)
       : options_(options), shape_(shape), blocks_(blocks), scales_(scales) {
     const KvGeometry geometry{shape.num_kv_heads, shape.head_dim, shape.head_dim, kPageSize};
-    const DecodeChoice choice = choose_decode(geometry, format.format, shape.num_q_heads / shape.num_kv_heads);
-    if (!choice.ok) throw_unsupported("{}", choice.reason);
-    config_ = choice.config;
     row_.shape = shape;
     row_.format = format;
+    if (format.format.key.prebias) prepare_bias();
+    const DecodeChoice choice =
+        choose_decode(geometry, format.format, shape.num_q_heads / shape.num_kv_heads, 1, bias_shape().fast_steps > 0);
+    if (!choice.ok) throw_unsupported("{}", choice.reason);
+    config_ = choice.config;
     draw_lengths();
     const int64_t q_elems = shape.batch * shape.num_q_heads * shape.head_dim;
     q_ = DeviceBuffer(q_elems * 2);
@@ -72,7 +76,6 @@ class FormatRun {
     lse_ = DeviceBuffer(shape.batch * shape.num_q_heads * 4);
     fixed_ = to_device(std::vector<float>{kFixedScale, kFixedScale});
     fill_normal_16bit(true, q_.as<uint16_t>(), q_elems, 777, 2.0F, nullptr);
-    if (config_.prebias) prepare_bias();
     make_plans();
   }
 
@@ -81,10 +84,16 @@ class FormatRun {
     const int64_t calls = std::max<int64_t>(row_.rotations, row_.bytes > 2'000'000'000 ? 1
                                                             : row_.bytes > 200'000'000 ? 4
                                                                                        : row_.rotations);
-    const Timing timing =
-        time_graph(calls, row_.bytes > 2'000'000'000 ? 9 : 21, [&](int64_t call, StreamHandle stream) {
-          launch_decode(*plans_[static_cast<size_t>(call % row_.rotations)], arguments(), stream);
-        });
+    const int repeats = row_.bytes > 2'000'000'000 ? 9 : 21;
+    auto time = [&](bool overlap) {
+      DecodeArguments launch = arguments();
+      launch.overlap_previous = overlap;
+      return time_graph(calls, repeats, [&](int64_t call, StreamHandle stream) {
+        launch_decode(*plans_[static_cast<size_t>(call % row_.rotations)], launch, stream);
+      });
+    };
+    const Timing timing = time(false);
+    row_.overlap_us = time(true).median_us;
     row_.us = timing.median_us;
     row_.min_us = timing.min_us;
     row_.share_of_read = static_cast<double>(row_.bytes) / row_.us / 1e6 / read_tbps;
@@ -106,13 +115,12 @@ class FormatRun {
 
   void prepare_bias() {
     const std::vector<double> frequencies = rope_frequencies(kRopeTheta, shape_.head_dim);
-    const std::vector<float> bias = draw_bias(shape_.num_kv_heads, shape_.head_dim);
-    const KeyTransform transform = split_key_vector(bias, frequencies, shape_.num_kv_heads,
-                                                    {.max_slow_error = kMaxSlowError, .max_fast_pairs = 0});
-    const SlowBias slow = make_slow_bias(transform, frequencies);
-    chunks_ = slow.chunks;
-    bias_ = to_device(slow.pairs);
-    bias_freq_ = to_device(slow.freqs);
+    const std::vector<float> bias = draw_bias(shape_.num_kv_heads, shape_.head_dim, row_.format.every_pair);
+    const KeySplitOptions slow_only{.max_slow_error = kMaxSlowError, .max_fast_pairs = 0};
+    const KeySplitOptions all{.large_magnitude = 0.0, .max_fast_pairs = shape_.head_dim / 2};
+    const KeyTransform transform =
+        split_key_vector(bias, frequencies, shape_.num_kv_heads, row_.format.every_pair ? all : slow_only);
+    bias_ = std::make_unique<DeviceKeyBias>(make_key_bias(transform, frequencies));
     removed_ = to_device(transform.removed);
     frequencies_ = to_device(frequencies);
   }
@@ -136,7 +144,7 @@ class FormatRun {
           std::span(ids).subspan(static_cast<size_t>(i * pages_per_set_), static_cast<size_t>(pages_per_set_));
       const DecodeBatch batch{lens_, page_rows_, set, static_cast<int32_t>(shape_.num_kv_heads),
                               static_cast<int32_t>(shape_.num_q_heads / shape_.num_kv_heads)};
-      const DecodePlan plan = plan_decode(config_, batch, limits, options_.launch, chunks_);
+      const DecodePlan plan = plan_decode(config_, batch, limits, options_.launch, bias_shape());
       if (i == 0) {
         row_.plan = plan;
         first_set_ = to_device(set);
@@ -146,17 +154,19 @@ class FormatRun {
     row_.bytes = row_.plan.bytes_read();
   }
 
+  BiasShape bias_shape() const { return bias_ == nullptr ? BiasShape{} : bias_->shape(); }
+
   DecodeArguments arguments() const {
-    return {blocks_.data(),
-            scales_.data(),
-            fixed_.as<float>(),
-            q_.data(),
-            out_.data(),
-            lse_.as<float>(),
-            bias_.as<BiasPair>(),
-            bias_freq_.as<BiasFrequency>(),
-            true,
-            1.0F / std::sqrt(static_cast<float>(shape_.head_dim))};
+    DecodeArguments a;
+    a.blocks = blocks_.data();
+    a.scales = scales_.data();
+    a.fixed_scales = fixed_.as<float>();
+    a.q = q_.data();
+    a.out = out_.data();
+    a.lse = lse_.as<float>();
+    a.bias = bias_.get();
+    a.softmax_scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+    return a;
   }
 
   void check() {
@@ -224,8 +234,8 @@ class FormatRun {
   KernelBenchRow row_;
   std::vector<int32_t> lens_, page_rows_;
   int32_t pages_per_set_ = 0;
-  int32_t chunks_ = 0;
-  DeviceBuffer q_, out_, lse_, fixed_, bias_, bias_freq_, removed_, frequencies_, first_set_;
+  DeviceBuffer q_, out_, lse_, fixed_, removed_, frequencies_, first_set_;
+  std::unique_ptr<DeviceKeyBias> bias_;
   std::vector<std::unique_ptr<DevicePlan>> plans_;
 };
 
@@ -293,6 +303,11 @@ std::vector<BenchFormat> bench_formats() {
     format.format.value.scale = ScaleKind::kFixed;
     return format;
   };
+  auto every_pair = [](BenchFormat format) {
+    format.name += "-all";
+    format.every_pair = true;
+    return format;
+  };
   return {parsed("native", ScaleKind::kFixed),
           parsed("k16v8", ScaleKind::kFixed),
           parsed("k8v16", ScaleKind::kFixed),
@@ -300,6 +315,8 @@ std::vector<BenchFormat> bench_formats() {
           parsed("k8v8-prebias", ScaleKind::kFixed),
           value_fixed("ki8v8"),
           value_fixed("ki8v8-prebias"),
+          every_pair(parsed("k8v8-prebias", ScaleKind::kFixed)),
+          every_pair(value_fixed("ki8v8-prebias")),
           parsed("k16v8", ScaleKind::kDynamic),
           parsed("k8v8", ScaleKind::kDynamic),
           parsed("k8v8-prebias", ScaleKind::kDynamic),
@@ -331,9 +348,9 @@ KernelBenchReport run_kernel_bench(const KernelBenchOptions& options,
       KernelBenchRow row = FormatRun(options, format, shape, blocks, scales).run(report.read_tbps);
       if (format.name == "native") native_us = row.us;
       row.ratio_to_native = native_us / row.us;
-      progress(fmt::format("{:24} {:14} {:8} {:8.2f} us  {:.3f} of read  err {:.1e} row {:.1e}  {}", shape.name(),
-                           format.name, scale_kind_name(format.format.scale()), row.us, row.share_of_read, row.rel_err,
-                           row.worst_row, row.plan.describe()));
+      progress(fmt::format("{:24} {:14} {:8} {:8.2f} us  {:.3f} of read  overlap {:8.2f} us  err {:.1e} row {:.1e}  {}",
+                           shape.name(), format.name, scale_kind_name(format.format.scale()), row.us, row.share_of_read,
+                           row.overlap_us, row.rel_err, row.worst_row, row.plan.describe()));
       report.rows.push_back(std::move(row));
     }
   }

@@ -25,6 +25,9 @@ struct BenchShape {
 struct BenchFormat {
   std::string name;  // "native", "k16v8", ...
   KvFormat format;
+  // Of pre-bias formats: a large bias on every pair and none left in the keys, else one of the measured Qwen2.5 shape,
+  // whose slow pairs alone are taken out.
+  bool every_pair = false;
 };
 
 struct KernelBenchOptions {
@@ -42,7 +45,8 @@ struct KernelBenchRow {
   DecodePlan plan;
   double us = 0.0;
   double min_us = 0.0;
-  int64_t bytes = 0;  // K, V and scales that the launch must read
+  double overlap_us = 0.0;  // with programmatic dependent launch: each call may start while the one before it ends
+  int64_t bytes = 0;        // K, V and scales that the launch must read
   double share_of_read = 0.0;
   double ratio_to_native = 0.0;  // native time over this one; 0 where native was not measured
   double rel_err = -1.0;         // relative L2 against the reference; -1: not checked

@@ -80,6 +80,7 @@ Json KernelBenchReport::to_json() const {
                            {"kernel", row.plan.config.name()},
                            {"us", rounded(row.us, 1e3)},
                            {"min_us", rounded(row.min_us, 1e3)},
+                           {"overlap_us", rounded(row.overlap_us, 1e3)},
                            {"bytes", row.bytes},
                            {"gbps", rounded(static_cast<double>(row.bytes) / row.us / 1e3, 10.0)},
                            {"share_of_read", rounded(row.share_of_read, 1e4)},
@@ -93,12 +94,13 @@ Json KernelBenchReport::to_json() const {
 
 std::string KernelBenchReport::to_table() const {
   std::string table = fmt::format("{}: read {:.3f} TB/s, copy {:.3f} TB/s\n", device.name, read_tbps, copy_tbps);
-  table += fmt::format("{:26} {:14} {:8} {:>9} {:>9} {:>7} {:>9}\n", "shape", "format", "scale", "us", "GB/s", "share",
-                       "x native");
+  table += fmt::format("{:26} {:18} {:8} {:>9} {:>9} {:>7} {:>9} {:>9}\n", "shape", "format", "scale", "us", "GB/s",
+                       "share", "x native", "overlap");
   for (const KernelBenchRow& row : rows) {
-    table += fmt::format("{:26} {:14} {:8} {:9.2f} {:9.1f} {:7.3f} {:9.3f}\n", row.shape.name(), row.format.name,
-                         scale_kind_name(row.format.format.value.scale), row.us,
-                         static_cast<double>(row.bytes) / row.us / 1e3, row.share_of_read, row.ratio_to_native);
+    table += fmt::format("{:26} {:18} {:8} {:9.2f} {:9.1f} {:7.3f} {:9.3f} {:9.2f}\n", row.shape.name(),
+                         row.format.name, scale_kind_name(row.format.format.value.scale), row.us,
+                         static_cast<double>(row.bytes) / row.us / 1e3, row.share_of_read, row.ratio_to_native,
+                         row.overlap_us);
   }
   return table;
 }

@@ -21,12 +21,22 @@ struct OutputWriter {
   const DecodeParams& p;
   float value_scale;  // the fixed one, else 1
 
-  // N consecutive channels of one query head.
+  // N consecutive channels of one column. A sink joins the denominator here, once per column.
   template <int N>
-  __device__ __forceinline__ void store(int sequence, int q_head, int channel, const float (&out)[N], float max,
-                                        float sum) const {
-    const int row = sequence * p.num_kv_heads * p.group + q_head;
-    const float factor = sum > 0.0F ? __fdividef(value_scale, sum) : 0.0F;
+  __device__ __forceinline__ void store(const Segment& segment, int column, int channel, const float (&out)[N],
+                                        float max, float sum) const {
+    const int row = first_row(p, segment) + row_of(p, column);
+    float keep = value_scale;
+    if (p.sinks != nullptr) {
+      constexpr float kLog2E = 1.44269504088896F;
+      const int head = segment.kv_head * p.group + column - token_of(p, column) * p.group;
+      const float sink = p.sinks[head] * kLog2E, common = fmaxf(max, sink), base = finite_max(common);
+      const float mine = merge_weight(max, base);
+      sum = sum * mine + merge_weight(sink, base);
+      keep *= mine;
+      max = common;
+    }
+    const float factor = sum > 0.0F ? __fdividef(keep, sum) : 0.0F;
     uint32_t packed[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
@@ -48,22 +58,22 @@ struct OutputWriter {
 struct MergeSlots {
   int count;      // a multiple of kMergeStep, at most the warps
   float2* state;  // [slot][column] {max, sum}
-  float* out;     // [slot][group][head_dim + 4]
+  float* out;     // [slot][column][head_dim + 4]
 };
 
 template <DecodeConfig C>
 inline constexpr int kMergeRow = C.head_dim + 4;  // padded: lanes of a quad row hit different banks
 
 template <DecodeConfig C>
-__device__ __forceinline__ void put_state(const WarpState<C>& state, int slot, int group, LanePlace at,
+__device__ __forceinline__ void put_state(const WarpState<C>& state, int slot, int columns, LanePlace at,
                                           const MergeSlots& slots) {
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int column = tile * kColumnsPerTile + 2 * at.quad + j;
-      if (column < group) {
-        float* row = slots.out + (slot * group + column) * kMergeRow<C> + at.row;
+      if (column < columns) {
+        float* row = slots.out + (slot * columns + column) * kMergeRow<C> + at.row;
 #pragma unroll
         for (int i = 0; i < C.head_dim / 16; ++i) {
           row[16 * i] = state.out[tile][i][j];
@@ -76,7 +86,7 @@ __device__ __forceinline__ void put_state(const WarpState<C>& state, int slot, i
 }
 
 template <DecodeConfig C>
-__device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int group, LanePlace at,
+__device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int columns, LanePlace at,
                                              const MergeSlots& slots) {
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
@@ -89,8 +99,8 @@ __device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int 
       const float mine = merge_weight(state.max[tile][j], base), theirs = merge_weight(other.x, base);
       state.max[tile][j] = common;
       state.sum[tile][j] = state.sum[tile][j] * mine + other.y * theirs;
-      if (column < group) {
-        const float* row = slots.out + (slot * group + column) * kMergeRow<C> + at.row;
+      if (column < columns) {
+        const float* row = slots.out + (slot * columns + column) * kMergeRow<C> + at.row;
 #pragma unroll
         for (int i = 0; i < C.head_dim / 16; ++i) {
           state.out[tile][i][j] = state.out[tile][i][j] * mine + row[16 * i] * theirs;
@@ -103,7 +113,7 @@ __device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int 
 
 // Leaves the states of all warps in the slots; ends with a CTA barrier.
 template <DecodeConfig C>
-__device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int warps, int group, LanePlace at,
+__device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int warps, int columns, LanePlace at,
                                              const MergeSlots& slots) {
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
@@ -114,12 +124,12 @@ __device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int 
     }
   }
   for (int begin = (warps - 1) / slots.count * slots.count; begin > 0; begin -= slots.count) {  // more warps than slots
-    if (warp >= begin && warp < begin + slots.count) put_state<C>(state, warp - begin, group, at, slots);
+    if (warp >= begin && warp < begin + slots.count) put_state<C>(state, warp - begin, columns, at, slots);
     __syncthreads();
-    if (warp < slots.count && warp + begin < warps) absorb_state<C>(state, warp, group, at, slots);
+    if (warp < slots.count && warp + begin < warps) absorb_state<C>(state, warp, columns, at, slots);
     __syncthreads();
   }
-  if (warp < slots.count) put_state<C>(state, warp, group, at, slots);
+  if (warp < slots.count) put_state<C>(state, warp, columns, at, slots);
   __syncthreads();
 }
 
@@ -130,14 +140,14 @@ struct PairState {
 };
 
 template <DecodeConfig C>
-__device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int group, int column, int channel) {
+__device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int columns, int column, int channel) {
   PairState merged{-INFINITY, 0.0F, {0.0F, 0.0F}};
   for (int first = 0; first < slots.count; first += kMergeStep) {
     float2 states[kMergeStep], outs[kMergeStep];
 #pragma unroll
     for (int i = 0; i < kMergeStep; ++i) {
       states[i] = slots.state[(first + i) * C.columns() + column];
-      outs[i] = *reinterpret_cast<const float2*>(slots.out + ((first + i) * group + column) * kMergeRow<C> + channel);
+      outs[i] = *reinterpret_cast<const float2*>(slots.out + ((first + i) * columns + column) * kMergeRow<C> + channel);
     }
     float top = merged.max;
 #pragma unroll
@@ -157,25 +167,26 @@ __device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int gr
 
 // --- over a cluster: every CTA sends slice r of its result to rank r, which merges and stores it
 struct PeerSlots {
-  float2* state;  // [rank][group] {max, sum}
+  float2* state;  // [rank][column] {max, sum}
   float2* out;    // [rank][slice]
 };
 
 template <DecodeConfig C>
 __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segment& segment, const MergeSlots& slots,
                                               const PeerSlots& peers, const OutputWriter<C>& writer) {
-  const int ranks = 1 << p.cluster_shift, pairs = p.group * (C.head_dim / 2), slice = pairs >> p.cluster_shift;
+  // Slices as of the largest query tile: all ranks agree, and the columns that a smaller tile lacks are not stored.
+  const int ranks = 1 << p.cluster_shift, pairs = p.columns * (C.head_dim / 2), slice = pairs >> p.cluster_shift;
   const int rank = static_cast<int>(ptx::cluster_rank());
   ptx::cluster_wait();  // the peers have started: their shared memory may be written
-  // owner = e / slice without a division: slice is group * head_dim / 2 over a power of two.
+  // owner = e / slice without a division.
   const float per_slice = 1.0F / static_cast<float>(slice);
   for (int e = threadIdx.x; e < pairs; e += blockDim.x) {
     const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2);
     const int owner = static_cast<int>((static_cast<float>(e) + 0.5F) * per_slice);
-    const PairState merged = merge_slots<C>(slots, p.group, column, 2 * pair);
+    const PairState merged = merge_slots<C>(slots, p.columns, column, 2 * pair);
     ptx::store_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), owner, merged.out);
     if (pair < ranks)
-      ptx::store_peer(ptx::shared_address(peers.state + rank * p.group + column), pair,
+      ptx::store_peer(ptx::shared_address(peers.state + rank * p.columns + column), pair,
                       make_float2(merged.max, merged.sum));
   }
   __syncwarp();
@@ -184,16 +195,16 @@ __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segme
   for (int e = threadIdx.x; e < slice; e += blockDim.x) {
     const int whole = rank * slice + e, column = whole / (C.head_dim / 2), channel = whole % (C.head_dim / 2) * 2;
     float common = -INFINITY, sum = 0.0F, out[2] = {0.0F, 0.0F};
-    for (int r = 0; r < ranks; ++r) common = fmaxf(common, peers.state[r * p.group + column].x);
+    for (int r = 0; r < ranks; ++r) common = fmaxf(common, peers.state[r * p.columns + column].x);
     const float base = finite_max(common);
     for (int r = 0; r < ranks; ++r) {
-      const float2 state = peers.state[r * p.group + column], part = peers.out[r * slice + e];
+      const float2 state = peers.state[r * p.columns + column], part = peers.out[r * slice + e];
       const float weight = merge_weight(state.x, base);
       sum = fmaf(state.y, weight, sum);
       out[0] = fmaf(part.x, weight, out[0]);
       out[1] = fmaf(part.y, weight, out[1]);
     }
-    writer.template store<2>(segment.sequence, segment.kv_head * p.group + column, channel, out, common, sum);
+    if (column < columns_of(p, segment)) writer.template store<2>(segment, column, channel, out, common, sum);
   }
 }
 
@@ -239,7 +250,7 @@ struct QuadState {
         outs[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
         const int partial = k + i * step;
         if (partial < segment.num_partials) {
-          const size_t row = static_cast<size_t>(segment.first_partial + partial) * p.group + column;
+          const size_t row = static_cast<size_t>(segment.first_partial + partial) * p.columns + column;
           states[i] = __ldcg(reinterpret_cast<const float2*>(p.partial_state) + row);
           outs[i] = __ldcg(reinterpret_cast<const float4*>(p.partial_out + row * C.head_dim + channel));
         }
@@ -253,17 +264,16 @@ struct QuadState {
 template <DecodeConfig C>
 __device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segment& segment, int lane,
                                                const OutputWriter<C>& writer) {
-  int32_t* counter = p.arrivals + segment.sequence * p.num_kv_heads + segment.kv_head;
+  int32_t* counter = p.arrivals + segment.first_partial;
   int before = lane == 0 ? ptx::arrive(counter) : 0;
   before = __shfl_sync(~0U, before, 0);
   if (before != segment.num_partials - 1) return;
   if (lane == 0) *counter = 0;
-  for (int e = lane; e < p.group * (C.head_dim / 4); e += 32) {
+  for (int e = lane; e < columns_of(p, segment) * (C.head_dim / 4); e += 32) {
     const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
     QuadState<C> total;
     total.template add_partials<4>(p, segment, column, channel, 0, 1);
-    writer.template store<4>(segment.sequence, segment.kv_head * p.group + column, channel, total.out, total.max,
-                             total.sum);
+    writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
   }
 }
 
@@ -271,14 +281,14 @@ __device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segm
 template <DecodeConfig C>
 __device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segment& segment, float* scratch, int* flag,
                                               const OutputWriter<C>& writer) {
-  int32_t* counter = p.arrivals + segment.sequence * p.num_kv_heads + segment.kv_head;
+  int32_t* counter = p.arrivals + segment.first_partial;
   if (threadIdx.x == 0) {
     *flag = ptx::arrive(counter) == segment.num_partials - 1;
     if (*flag) *counter = 0;
   }
   __syncthreads();
   if (!*flag) return;
-  const int elems = p.group * (C.head_dim / 4), warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int elems = columns_of(p, segment) * (C.head_dim / 4), warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int shift = (warps & 3) != 0                            ? 0
                     : elems * 4 <= static_cast<int>(blockDim.x) ? 2
                     : elems * 2 <= static_cast<int>(blockDim.x) ? 1
@@ -304,8 +314,7 @@ __device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segme
         const float4 part[1] = {make_float4(from[2], from[3], from[4], from[5])};
         total.add(state, part);
       }
-      writer.template store<4>(segment.sequence, segment.kv_head * p.group + column, channel, total.out, total.max,
-                               total.sum);
+      writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
     }
   }
 }

@@ -21,8 +21,17 @@ struct DecodeCase {
   std::vector<int32_t> seq_lens;
   DType q_dtype = DType::kBF16;
   LaunchShape shape = {};       // zeros: the planner's choice
-  double bias_magnitude = 0.0;  // of the vector removed from pre-bias keys, per slow pair
-  bool large_rows = false;      // some rows a thousand times larger
+  double bias_magnitude = 0.0;  // of the vector removed from pre-bias keys, per pair
+  KeySplitOptions split = {.max_fast_pairs = 0};
+  double rope_theta = 1e6;
+  std::vector<int32_t> num_queries = {};  // of each sequence; empty: one
+  std::vector<int32_t> query_pos = {};    // of each sequence's first query; empty: the last stored keys
+  int32_t window = 0;
+  float logit_soft_cap = 0.0F;
+  bool sinks = false;
+  int64_t page_size = 16;
+  bool overlap_previous = false;
+  bool large_rows = false;  // some rows a thousand times larger
   uint64_t seed = 1;
   std::string describe() const;
 };
@@ -40,6 +49,10 @@ struct DecodeOutcome {
 
 // Runs one case on the current device and compares it with kernels/ref.
 DecodeOutcome run_decode_case(const DecodeCase& test_case);
+
+// Cases of one format and geometry run one after the other through a graph that was captured once, over the plan of a
+// range that holds them all. Captured before the first batch is known.
+std::vector<DecodeOutcome> run_graph_cases(std::span<const DecodeCase> cases, const PlanRange& range);
 
 // Why a case failed, or an empty string. Limits: rel_l2 <= 0.4 %, worst row <= 1 %, LSE within 2e-3
 // plus twice the bound of the bias polynomial.

@@ -4,62 +4,104 @@
 
 // The score of the constant vector that was taken out of pre-bias keys. Per RoPE pair (rotate-half, channels p and
 // p + head_dim / 2) the score at position t is c cos(w t) + d sin(w t) with c = q1 b1 + q2 b2 and d = q2 b1 - q1 b2, q
-// already rotated. Over a window of 512 keys the slow pairs sum to a polynomial of degree 4 in x = (t - middle) / 256;
-// its coefficients are computed once per segment, window and query.
+// already rotated.
+// Slow pairs: over a window of 512 keys they sum to a polynomial of degree 4 in x = (t - middle) / 256; its
+// coefficients are computed once per segment, window and query. Fast pairs: (c, d) is turned to the first key of a run
+// of pages; then eight pairs are one more k-step of the score, keys = cosines and sines of the offset (one constant
+// table for all heads and runs), queries = the turned (c, d). Both factors are split into two FP16 numbers, so that
+// three products keep about 22 bits.
 namespace asymkv::cuda {
 
-// Shared-memory arrays of this stage; pairs = 32 * bias_chunks.
+// Shared-memory arrays of this stage; pairs = 32 * slow_chunks, fast = 8 * fast_steps.
 struct BiasTables {
-  float* coeffs;     // [term][window][column]
-  float2* products;  // [column][pair] {c, d}, in log2 units
-  float2* turns;     // [window][pair] {cos, sin} of the window's middle
-  float* half_step;  // [pair] radians per half window
+  float* coeffs;          // [term][window][column]
+  float2* products;       // [column][pair] {c, d}, in log2 units
+  float2* turns;          // [window][pair] {cos, sin} of the window's middle
+  float* half_step;       // [pair] radians per half window
+  float2* fast_products;  // [column][fast] {c, d}, in log2 units over kBiasUnit
+  float2* fast_freqs;     // [fast] turns per position and their rest
+
+  __device__ __forceinline__ BiasTables(std::byte* smem, const DecodeShared& at)
+      : coeffs(reinterpret_cast<float*>(smem + at.bias_coeffs)),
+        products(reinterpret_cast<float2*>(smem + at.bias_products)),
+        turns(reinterpret_cast<float2*>(smem + at.bias_turns)),
+        half_step(reinterpret_cast<float*>(smem + at.bias_half_step)),
+        fast_products(reinterpret_cast<float2*>(smem + at.fast_products)),
+        fast_freqs(reinterpret_cast<float2*>(smem + at.fast_freqs)) {}
 };
 
 inline constexpr float kTwoPi = 6.28318530717958648F;
 
+// {cos, sin} of `position` turns-per-position `turns` + `rest`, exact to about 5e-7.
+__device__ __forceinline__ float2 unit_angle(float turns, float rest, float position) {
+  const float whole = turns * position;
+  const float error = fmaf(turns, position, -whole) + rest * position;
+  float sine, cosine;
+  __sincosf(((whole - rintf(whole)) + error) * kTwoPi, &sine, &cosine);
+  return make_float2(cosine, sine);
+}
+
+// {c, d} of one pair and one query row, in log2 units.
+template <DecodeConfig C>
+__device__ __forceinline__ float2 pair_product(const DecodeParams& p, const uint16_t* row, int pair, float low,
+                                               float high) {
+  const float q1 = unpack_query(row[max(pair, 0)], p.q_is_bf16).x;  // a negative pair is padding
+  const float q2 = unpack_query(row[max(pair, 0) + C.head_dim / 2], p.q_is_bf16).x;
+  return make_float2((q1 * low + q2 * high) * p.softmax_scale_log2, (q2 * low - q1 * high) * p.softmax_scale_log2);
+}
+
 // First half: products with the queries, and the angles of the windows' middles. A barrier must follow.
 template <DecodeConfig C>
-__device__ __forceinline__ void prepare_bias(const DecodeParams& p, const Segment& segment, const uint16_t* q,
-                                             const BiasTables& tables) {
+__device__ __forceinline__ void prepare_bias(const DecodeParams& p, const Segment& segment, const BiasTables& tables) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int pairs = 32 * p.bias_chunks, first_channel = C.head_dim / 2 - pairs;
+  const int chunks = p.bias_shape.slow_chunks, pairs = 32 * chunks, first_pair = C.head_dim / 2 - pairs;
   const int first_window = segment.page_begin / kWindowPages;
   const int num_windows = (segment.page_end - 1) / kWindowPages - first_window + 1;
-  for (int chunk = 0; chunk < p.bias_chunks; ++chunk) {
+  const auto* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
     const int pair = chunk * 32 + lane;
     const BiasPair b = p.bias[segment.kv_head * pairs + pair];
     const BiasFrequency f = p.bias_freq[pair];
     if (warp == 0) tables.half_step[pair] = f.radians_per_half_window;
-    for (int column = warp; column < p.group; column += warps) {
-      const uint16_t* row = q + column * C.head_dim + first_channel + pair;
-      const float q1 = unpack_query(row[0], p.q_is_bf16).x;
-      const float q2 = unpack_query(row[C.head_dim / 2], p.q_is_bf16).x;
-      tables.products[column * pairs + pair] = make_float2((q1 * b.low + q2 * b.high) * p.softmax_scale_log2,
-                                                           (q2 * b.low - q1 * b.high) * p.softmax_scale_log2);
+    for (int column = warp; column < columns_of(p, segment); column += warps) {
+      const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
+      tables.products[column * pairs + pair] = pair_product<C>(p, row, first_pair + pair, b.low, b.high);
     }
     for (int w = warp; w < num_windows; w += warps) {
       const float middle = static_cast<float>((first_window + w) * kWindowPages * kPageSize + 8 * kWindowPages);
-      const float turns = f.turns * middle;
-      const float error = fmaf(f.turns, middle, -turns) + f.turns_rest * middle;
-      float sine, cosine;
-      __sincosf(((turns - rintf(turns)) + error) * kTwoPi, &sine, &cosine);
-      tables.turns[w * pairs + pair] = make_float2(cosine, sine);
+      tables.turns[w * pairs + pair] = unit_angle(f.turns, f.turns_rest, middle);
     }
+  }
+}
+
+// Between the halves, while no warp reads the fast products: those of this segment. A barrier must follow.
+template <DecodeConfig C>
+__device__ __forceinline__ void prepare_fast_bias(const DecodeParams& p, const Segment& segment,
+                                                  const BiasTables& tables) {
+  const int fast = kBiasStepPairs * p.bias_shape.fast_steps;
+  const auto* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
+  for (int i = threadIdx.x; i < columns_of(p, segment) * fast; i += blockDim.x) {
+    const int column = i / fast, pair = i - column * fast;
+    const FastBiasPair b = p.fast_bias[segment.kv_head * fast + pair];
+    const float2 product =
+        pair_product<C>(p, q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim, b.pair, b.low, b.high);
+    tables.fast_products[i] =
+        make_float2(product.x * static_cast<float>(1.0 / kBiasUnit), product.y * static_cast<float>(1.0 / kBiasUnit));
+    if (column == 0) tables.fast_freqs[pair] = make_float2(p.fast_freq[pair].turns, p.fast_freq[pair].turns_rest);
   }
 }
 
 // Second half: coefficients, four threads for one window and query. A barrier must follow.
 template <DecodeConfig C>
 __device__ __forceinline__ void finish_bias(const DecodeParams& p, const Segment& segment, const BiasTables& tables) {
-  const int pairs = 32 * p.bias_chunks;
+  const int pairs = 32 * p.bias_shape.slow_chunks, columns = columns_of(p, segment);
   const int num_windows = (segment.page_end - 1) / kWindowPages - segment.page_begin / kWindowPages + 1;
-  const int num_tasks = num_windows * p.group;
+  const int num_tasks = num_windows * columns;
   for (int i = threadIdx.x; i < ((num_tasks * 4 + 31) & ~31); i += blockDim.x) {
-    const int task = min(i >> 2, num_tasks - 1), quarter = i & 3, w = task / p.group, column = task - w * p.group;
+    const int task = min(i >> 2, num_tasks - 1), quarter = i & 3, w = task / columns, column = task - w * columns;
     const int turn = (quarter >> 1) * 4 + (w & 1) * 2;  // starts the quarters on different shared-memory banks
     float k[kBiasTerms] = {};
-    for (int chunk = 0; chunk < p.bias_chunks; ++chunk) {
+    for (int chunk = 0; chunk < p.bias_shape.slow_chunks; ++chunk) {
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int pair = chunk * 32 + quarter * 8 + ((step + turn) & 7);
@@ -81,7 +123,7 @@ __device__ __forceinline__ void finish_bias(const DecodeParams& p, const Segment
     if (quarter == 0 && (i >> 2) < num_tasks) {
 #pragma unroll
       for (int term = 0; term < kBiasTerms; ++term)
-        tables.coeffs[(term * kMaxWindows + w) * C.columns() + column] = k[term];
+        tables.coeffs[(term * p.bias_windows + w) * C.columns() + column] = k[term];
     }
   }
 }
@@ -91,7 +133,8 @@ template <DecodeConfig C>
 struct WindowBias {
   float k[C.column_tiles][2][kBiasTerms];
 
-  __device__ __forceinline__ void load(const float* coeffs, int window_in_segment, int group, LanePlace at) {
+  __device__ __forceinline__ void load(const float* coeffs, int num_windows, int window_in_segment, int columns,
+                                       LanePlace at) {
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
@@ -100,7 +143,7 @@ struct WindowBias {
 #pragma unroll
         for (int term = 0; term < kBiasTerms; ++term)
           k[tile][j][term] =
-              column < group ? coeffs[(term * kMaxWindows + window_in_segment) * C.columns() + column] : 0.0F;
+              column < columns ? coeffs[(term * num_windows + window_in_segment) * C.columns() + column] : 0.0F;
       }
     }
   }
@@ -108,6 +151,97 @@ struct WindowBias {
   __device__ __forceinline__ float at(int tile, int j, float x) const {
     const float(&c)[kBiasTerms] = k[tile][j];
     return fmaf(x, fmaf(x, fmaf(x, fmaf(x, c[4], c[3]), c[2]), c[1]), c[0]);
+  }
+};
+
+// Two FP16 numbers whose sum is x to about 22 bits, for a pair of values: {high, low}.
+__device__ __forceinline__ uint2 split_f16(float first, float second) {
+  constexpr float kLargest = 65504.0F;
+  first = fminf(fmaxf(first, -kLargest), kLargest);
+  second = fminf(fmaxf(second, -kLargest), kLargest);
+  const uint32_t high = ptx::pack_16bit<false>(first, second);
+  const float2 rounded = unpack_query(high, false);
+  return {high, ptx::pack_16bit<false>(first - rounded.x, second - rounded.y)};
+}
+
+// The query side of one k-step of fast pairs, turned to `position`: B fragments of the high and the low parts.
+struct FastStep {
+  uint32_t high[2], low[2];
+
+  __device__ __forceinline__ void turn(const BiasTables& tables, int fast, int step, int column, bool used,
+                                       float position, LanePlace at) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int pair = step * kBiasStepPairs + half * 4 + at.quad;
+      const float2 cd = tables.fast_products[column * fast + pair], f = tables.fast_freqs[pair];
+      const float2 angle = unit_angle(f.x, f.y, position);
+      const float c = cd.x * angle.x + cd.y * angle.y, d = cd.y * angle.x - cd.x * angle.y;
+      const uint2 parts = split_f16(used ? c : 0.0F, used ? d : 0.0F);
+      high[half] = parts.x, low[half] = parts.y;
+    }
+  }
+};
+
+// The fast pairs of one run of pages. The first k-steps stay in registers, others are turned again for every page.
+template <DecodeConfig C>
+struct FastBias {
+  FastStep steps[C.column_tiles][kRegisterBiasSteps];
+
+  __device__ __forceinline__ void turn(const DecodeParams& p, const BiasTables& tables, int first_page, int columns,
+                                       LanePlace at) {
+    const float position = static_cast<float>(first_page * kPageSize);
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+      const int column = tile * kColumnsPerTile + at.row;
+#pragma unroll
+      for (int step = 0; step < kRegisterBiasSteps; ++step) {
+        if (step < p.bias_shape.fast_steps)
+          steps[tile][step].turn(tables, kBiasStepPairs * p.bias_shape.fast_steps, step, min(column, columns - 1),
+                                 column < columns, position, at);
+      }
+    }
+  }
+
+  // Adds the score of the fast pairs on one page.
+  __device__ __forceinline__ void add(const DecodeParams& p, const BiasTables& tables, const std::byte* table, int page,
+                                      int columns, LanePlace at, Scores<C>& scores) const {
+    const int page_in_table = page & (p.bias_shape.table_pages() - 1);
+    const uint4* fragments = reinterpret_cast<const uint4*>(table) + page_in_table * 64 + at.lane;
+    Scores<C> rest = {};
+#pragma unroll
+    for (int step = 0; step < kRegisterBiasSteps; ++step) {
+      if (step < p.bias_shape.fast_steps) {
+        const uint4* from = fragments + (step << p.bias_shape.table_shift) * 64;
+#pragma unroll
+        for (int tile = 0; tile < C.column_tiles; ++tile)
+          multiply(from[0], from[32], steps[tile][step], scores[tile], rest[tile]);
+      }
+    }
+#pragma unroll 1
+    for (int step = kRegisterBiasSteps; step < p.bias_shape.fast_steps; ++step) {
+      const uint4* from = fragments + (step << p.bias_shape.table_shift) * 64;
+#pragma unroll
+      for (int tile = 0; tile < C.column_tiles; ++tile) {
+        const int column = tile * kColumnsPerTile + at.row;
+        FastStep turned;
+        turned.turn(tables, kBiasStepPairs * p.bias_shape.fast_steps, step, min(column, columns - 1), column < columns,
+                    static_cast<float>((page - page_in_table) * kPageSize), at);
+        multiply(from[0], from[32], turned, scores[tile], rest[tile]);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[tile][i] += rest[tile][i];
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void multiply(uint4 high, uint4 low, const FastStep& step, float (&sum)[4],
+                                                  float (&rest)[4]) {
+    ptx::mma_16x8x16<false>(sum, high.x, high.y, high.z, high.w, step.high);
+    ptx::mma_16x8x16<false>(rest, high.x, high.y, high.z, high.w, step.low);
+    ptx::mma_16x8x16<false>(rest, low.x, low.y, low.z, low.w, step.high);
   }
 };
 

@@ -1,0 +1,10 @@
+#include "asymkv/kernels/cuda/decode_kernel.cuh"
+#include "asymkv/kernels/cuda/instance_table.h"
+
+namespace asymkv::cuda {
+
+std::vector<DecodeInstance> decode_bf16_e4m3_d80() {
+  return decode_family<DType::kBF16, DType::kE4M3, 80>();
+}
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,10 @@
+#include "asymkv/kernels/cuda/decode_kernel.cuh"
+#include "asymkv/kernels/cuda/instance_table.h"
+
+namespace asymkv::cuda {
+
+std::vector<DecodeInstance> decode_f16_f16_d96() {
+  return decode_family<DType::kF16, DType::kF16, 96>();
+}
+
+}  // namespace asymkv::cuda
