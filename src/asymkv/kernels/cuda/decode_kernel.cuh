@@ -166,14 +166,27 @@ __device__ __forceinline__ void load_bias_table(const DecodeParams& p, std::byte
   ptx::bulk_load(ptx::shared_address(smem + p.shared.fast_table), p.fast_table, bytes, barrier);
 }
 
-// The next segment's queries into L1, while this one is attended to.
+// A segment's queries into L1 before they are needed, one sector of 32 bytes a thread.
 template <DecodeConfig C>
 __device__ __forceinline__ void touch_queries(const DecodeParams& p, const Segment& next) {
-  constexpr int kLines = (C.head_dim * 2 + 127) / 128;
-  const int column = static_cast<int>(threadIdx.x) / kLines, line = static_cast<int>(threadIdx.x) % kLines;
+  constexpr int kSectors = C.head_dim * 2 / 32;
+  const int column = static_cast<int>(threadIdx.x) / kSectors, sector = static_cast<int>(threadIdx.x) % kSectors;
   if (column >= columns_of(p, next)) return;
   const size_t row = static_cast<size_t>(first_row(p, next)) + static_cast<size_t>(row_of(p, column));
-  ptx::touch_l1(static_cast<const std::byte*>(p.q) + row * C.head_dim * 2 + line * 128);
+  ptx::touch_l1(static_cast<const std::byte*>(p.q) + row * C.head_dim * 2 + sector * 32);
+}
+
+// The removed vector of the first segment into L1: constants of the model, so before the kernels ahead have ended.
+template <DecodeConfig C>
+__device__ __forceinline__ void touch_bias(const DecodeParams& p, const Segment& segment) {
+  const int thread = static_cast<int>(threadIdx.x), slow = 32 * p.bias_shape.slow_chunks;
+  const int fast = kBiasStepPairs * p.bias_shape.fast_steps;
+  if (thread < slow / 4) ptx::touch_l1(p.bias + segment.kv_head * slow + 4 * thread);
+  if (thread < slow / 2) ptx::touch_l1(p.bias_freq + 2 * thread);
+  if (C.fast_bias && thread < fast / 2) {
+    ptx::touch_l1(p.fast_bias + segment.kv_head * fast + 2 * thread);
+    ptx::touch_l1(p.fast_freq + 2 * thread);
+  }
 }
 
 // Two channels of one column of a segment: the output if the segment is all there is, else its part of it.
@@ -202,6 +215,8 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const MergeSlots slots{p.shared.merge_slots, reinterpret_cast<float2*>(smem + p.shared.merge_state),
                          reinterpret_cast<float*>(smem + p.shared.merge_out)};
   const BiasTables tables(smem, p.shared);
+  int* counters = reinterpret_cast<int*>(smem + p.shared.flag);
+  const RollingMerge rolling{counters + 1, counters + 2};
   const uint32_t table_barrier = ptx::shared_address(smem + p.shared.fast_barrier);
 
   // Stage 1: the first segment, barriers, the first pages on their way. Pages that hold keys of this step wait for the
@@ -222,10 +237,18 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
 #pragma unroll 1
   for (int i = 0; i < early; ++i) loader.issue();
   if (C.fast_bias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
+  if constexpr (C.prebias) touch_bias<C>(p, segment);
   ptx::wait_for_previous_kernel();
+  if (C.prebias && segment_end > segment_begin) touch_queries<C>(p, segment);
 #pragma unroll 1
   for (int i = max(early, 0); i < p.stages; ++i) loader.issue();
   ptx::allow_next_kernel();
+  // Pre-bias needs barriers between segments anyway.
+  const bool rolls = !C.prebias && segment_end - segment_begin > 1 && slots.count == warps;
+  if (rolls) {
+    if (threadIdx.x == 0) counters[1] = counters[2] = 0;
+    __syncthreads();
+  }
 
   float factor = p.softmax_scale_log2, value_scale = 1.0F;
   if constexpr (C.k_bytes() == 1 && !C.k_dynamic) factor *= __ldg(p.fixed_scales);
@@ -290,6 +313,19 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     }
     const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
     const bool next_has_pages = !is_last && next.page_end > next.page_begin;
+    if (!C.prebias && rolls) {
+      rolling.wait(segment_idx - segment_begin, at.lane);
+      if (!is_last) {
+        complete_sums<C>(state);
+        put_state<C>(state, warp, p.columns, at, slots);
+        if (rolling.arrive(segment_idx - segment_begin, warps, at.lane)) {
+          finish_rolling<C>(p, segment, segment_idx, slots, at.lane, writer);
+          rolling.free_slots(segment_idx - segment_begin + 1, at.lane);
+        }
+        segment = next;
+        continue;
+      }
+    }
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
     if constexpr (C.prebias) {  // writes nothing that the page loop reads: the coefficients come after the barrier
       if (next_has_pages) prepare_bias<C>(p, next, tables);
@@ -316,7 +352,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     __syncthreads();
     if (segment.num_partials > 1) {
       if (is_last) {
-        finish_by_cta<C>(p, segment, slots.out, reinterpret_cast<int*>(smem + p.shared.flag), writer);
+        finish_by_cta<C>(p, segment, slots.out, counters, writer);
       } else if (warp == segment_idx % warps) {
         finish_by_warp<C>(p, segment, at.lane, writer);
       }

@@ -149,8 +149,8 @@ struct DecodeShared {
   int32_t fast_freqs = 0;      // [fast pair] float2: turns per position and their rest
   int32_t fast_table = 0;      // [fast step][page of the table][high, low][lane] 16 bytes
   int32_t fast_barrier = 0;    // the table has arrived
-  int32_t flag = 0;
-  int32_t merge_slots = 0;  // a multiple of four, at most the warps
+  int32_t flag = 0;            // of the last arriver, and the two counters of RollingMerge
+  int32_t merge_slots = 0;     // a multiple of four, at most the warps
   int32_t total = 0;
 };
 

@@ -339,7 +339,7 @@ KernelBenchReport run_kernel_bench(const KernelBenchOptions& options,
   report.read_tbps = measure_read(blocks, report.device.num_sms);
   report.copy_tbps = measure_copy(blocks, report.device.num_sms);
   progress(fmt::format("read {:.3f} TB/s, copy {:.3f} TB/s", report.read_tbps, report.copy_tbps));
-  report.writer_rows = measure_writers(report.copy_tbps, progress);
+  if (options.writers) report.writer_rows = measure_writers(report.copy_tbps, progress);
   for (const BenchShape& shape : bench_shapes()) {
     if (!is_selected(shape.name(), options.shape_filter)) continue;
     double native_us = 0.0;

@@ -36,6 +36,7 @@ struct KernelBenchOptions {
   LaunchShape launch;         // zeros: the planner's choice
   int64_t pool_pages = 131072;
   int64_t min_rotation_bytes = 300'000'000;  // distinct bytes that replays walk through: over four times the L2
+  bool writers = true;                       // the KV writer's rows too
   bool check = true;                         // compare every row with the double-precision reference
 };
 

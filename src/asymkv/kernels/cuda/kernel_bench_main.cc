@@ -1,6 +1,6 @@
 // The measuring program of `asymkv bench kernel` alone, for machines that have nvcc but not the libraries of the whole
-// project. Usage: kernel_bench [--formats TEXT] [--shapes TEXT] [--shape WARPS,STAGES,CLUSTER] [--no-check] [--json
-// FILE]
+// project. Usage: kernel_bench [--formats TEXT] [--shapes TEXT] [--shape WARPS,STAGES,CLUSTER] [--no-check]
+// [--no-writers] [--json FILE]
 
 #include <fmt/format.h>
 
@@ -40,6 +40,8 @@ int run(int argc, char** argv) {
       options.launch = parse_shape(value());
     } else if (flag == "--no-check") {
       options.check = false;
+    } else if (flag == "--no-writers") {
+      options.writers = false;
     } else if (flag == "--json") {
       json_path = value();
     } else {
