@@ -46,14 +46,16 @@ struct WriteParams {
 };
 
 // Enqueues one launch; capturable. The configuration is the decode kernel's (column tiles do not matter).
-// Throws Error{kUnsupported} for a head dim other than 64, 96, 128, 192, 256, Error{kUsage} for a missing array or one
-// that is not aligned.
+// Throws Error{kUnsupported} for a head dim other than 64, 80, 96, 128, 192, 256, Error{kUsage} for a missing array or
+// one that is not aligned.
 void launch_write(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);
 
 namespace internal {
 // In write_dHEADDIM.cu: false if no kernel has this configuration. Whole pages go through the page path only if the
-// 16-bit sides have the native type; else all runs take the row path.
+// 16-bit sides have the native type and half the head dim is a multiple of 16 (not 80); else all runs take the row
+// path.
 bool enqueue_write_d64(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);
+bool enqueue_write_d80(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);
 bool enqueue_write_d96(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);
 bool enqueue_write_d128(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);
 bool enqueue_write_d192(const DecodeConfig& config, const WriteParams& params, StreamHandle stream);

@@ -22,6 +22,8 @@ bool enqueue(const DecodeConfig& config, const WriteParams& params, StreamHandle
   switch (config.head_dim) {
     case 64:
       return internal::enqueue_write_d64(config, params, stream);
+    case 80:
+      return internal::enqueue_write_d80(config, params, stream);
     case 96:
       return internal::enqueue_write_d96(config, params, stream);
     case 128:
@@ -50,7 +52,7 @@ void launch_write(const DecodeConfig& config, const WriteParams& params, StreamH
   if (config.prebias && params.removed == nullptr) throw_usage("{} needs the removed vector", config.name());
   check_alignment(params);
   if (!enqueue(config, params, stream)) {
-    throw_unsupported("no KV writer for {}: head dims 64, 96, 128, 192 and 256 are there", config.name());
+    throw_unsupported("no KV writer for {}: head dims 64, 80, 96, 128, 192 and 256 are there", config.name());
   }
   ASYMKV_CUDA(cudaGetLastError());
 }

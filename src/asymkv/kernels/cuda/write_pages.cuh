@@ -17,6 +17,7 @@ struct PageShape {
   static constexpr int kHeadDim = kHeadDim_, kHalf = kHeadDim / 2;
   static constexpr int kSteps = kHeadDim / 16, kHalfSteps = kHalf / 16;
   static constexpr bool kBf16 = native == DType::kBF16, kWideKey = !kIs8Bit<key>, kWideValue = !kIs8Bit<value>;
+  static constexpr bool kPages = kHalf % 16 == 0;  // else the two channels of a pair lie in different lanes
   static constexpr int kHeads = kHeadDim == 64 ? 8 : kHeadDim <= 128 ? 4 : 2;  // of one CTA
   static constexpr int kKeyBlock = kPageSize * kHeadDim * static_cast<int>(dtype_bytes(key));
   static constexpr int kBlock = kKeyBlock + kPageSize * kHeadDim * static_cast<int>(dtype_bytes(value));
@@ -450,9 +451,11 @@ __device__ __forceinline__ void write_page(const WriteParams& p, const WriteRun&
 template <class S>
 __global__ void __launch_bounds__(kWriteWarps * 32, 4) write_kernel(const __grid_constant__ WriteParams p) {
   const int parts = (p.num_kv_heads + S::kHeads - 1) / S::kHeads, block = static_cast<int>(blockIdx.x);
-  if (block < p.num_whole * parts) {
-    write_page<S>(p, p.runs[block / parts], block % parts * S::kHeads);
-    return;
+  if constexpr (S::kPages) {
+    if (block < p.num_whole * parts) {
+      write_page<S>(p, p.runs[block / parts], block % parts * S::kHeads);
+      return;
+    }
   }
   const int row = block - p.num_whole * parts, head = row % p.num_kv_heads;
   const WriteRun run = p.runs[p.num_whole + row / p.num_kv_heads];
@@ -466,7 +469,8 @@ bool enqueue_shape(const DecodeConfig& config, WriteParams params, StreamHandle 
   if (config.key != S::key || config.value != S::value || params.native_is_bf16 != S::kBf16) return false;
   params.k_dynamic = config.k_dynamic, params.v_dynamic = config.v_dynamic;
   // A 16-bit side of another type than the model's is rounded element by element.
-  if ((S::kWideKey && S::key != S::native) || (S::kWideValue && S::value != S::native)) params.num_whole = 0;
+  if (!S::kPages || (S::kWideKey && S::key != S::native) || (S::kWideValue && S::value != S::native))
+    params.num_whole = 0;
   const int parts = (params.num_kv_heads + S::kHeads - 1) / S::kHeads;
   const int blocks = params.num_whole * parts + (params.num_runs - params.num_whole) * params.num_kv_heads;
   const int shared = params.num_whole > 0 ? S::kShared : 0;

@@ -43,6 +43,12 @@ inline constexpr float kEdge = dtype == DType::kI8 ? kI8Edge : kE4M3Edge;
 template <DType dtype>
 inline constexpr bool kIs8Bit = dtype == DType::kE4M3 || dtype == DType::kI8;
 
+// One side of a block.
+template <DType dtype>
+constexpr int64_t stored_bytes(int head_dim) {
+  return kPageSize * tiled_channels(dtype_bytes(dtype), head_dim) * dtype_bytes(dtype);
+}
+
 struct Counts {
   uint32_t saturated = 0, non_finite = 0;
 };
@@ -149,7 +155,7 @@ __device__ __forceinline__ float* row_scales(const WriteParams& p, int64_t block
 template <DType key, DType value, int kHeadDim>
 __device__ void write_key_row(const WriteParams& p, const RowAt<kHeadDim>& at, int lane, Counts& counts) {
   constexpr int kHalf = kHeadDim / 2, kBytes = static_cast<int>(dtype_bytes(key));
-  constexpr int64_t kBlock = kPageSize * kHeadDim * (dtype_bytes(key) + dtype_bytes(value));
+  constexpr int64_t kBlock = stored_bytes<key>(kHeadDim) + stored_bytes<value>(kHeadDim);
   const bool key_bf16 = kIs8Bit<key> ? p.native_is_bf16 : key == DType::kBF16;
   if (p.fresh_k != nullptr) {
     const TurnedRow<kHalf> fresh = turned_row<kHeadDim>(p, at, nullptr, key_bf16, lane);
@@ -178,18 +184,24 @@ __device__ void write_key_row(const WriteParams& p, const RowAt<kHeadDim>& at, i
 template <DType key, DType value, int kHeadDim>
 __device__ void write_value_row(const WriteParams& p, const RowAt<kHeadDim>& at, int lane, Counts& counts) {
   constexpr int kBytes = static_cast<int>(dtype_bytes(value));
-  constexpr int64_t kKeyBlock = kPageSize * kHeadDim * dtype_bytes(key);
-  constexpr int64_t kBlock = kKeyBlock + kPageSize * kHeadDim * dtype_bytes(value);
+  constexpr int64_t kKeyBlock = stored_bytes<key>(kHeadDim);
+  constexpr int64_t kBlock = kKeyBlock + stored_bytes<value>(kHeadDim);
   const uint16_t* row = at.input(p.v, p.v_token_stride, p.num_kv_heads);
-  LaneRow<kHeadDim> values;
+  LaneRow<kHeadDim> values = {};
 #pragma unroll
-  for (int i = 0; i < LaneRow<kHeadDim>::kLaneElems; ++i) values.at[i] = widen(row[lane + 32 * i], p.native_is_bf16);
+  for (int i = 0; i < LaneRow<kHeadDim>::kLaneElems; ++i) {
+    const int channel = lane + 32 * i;
+    if (channel < kHeadDim) values.at[i] = widen(row[channel], p.native_is_bf16);
+  }
   const float scale = row_scale<value>(p.fixed_scales + 1, p.v_dynamic, values.top());
   if (p.v_dynamic && lane == 0) row_scales(p, at.block)[(p.k_dynamic ? kPageSize : 0) + at.slot] = scale;
   std::byte* block = p.blocks + at.block * kBlock + kKeyBlock;
 #pragma unroll
-  for (int i = 0; i < LaneRow<kHeadDim>::kLaneElems; ++i)
-    store_element<value>(block + tiled_v_offset(kBytes, at.slot, lane + 32 * i), values.at[i], scale, counts);
+  for (int i = 0; i < LaneRow<kHeadDim>::kLaneElems; ++i) {
+    const int channel = lane + 32 * i;
+    if (channel >= kHeadDim) continue;
+    store_element<value>(block + tiled_v_offset(kBytes, at.slot, channel), values.at[i], scale, counts);
+  }
 }
 
 __device__ __forceinline__ void add_counts(const Counts& counts, unsigned long long* saturated,
