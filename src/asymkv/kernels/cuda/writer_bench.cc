@@ -96,6 +96,7 @@ Json measure_writers(double copy_tbps, const std::function<void(const std::strin
     rows.push_back({{"format", format.name},
                     {"key", format.format.key.id()},
                     {"value", format.format.value.id()},
+                    {"key_scale", std::string(scale_kind_name(format.format.key.scale))},
                     {"value_scale", std::string(scale_kind_name(format.format.value.scale))},
                     {"tokens", kTokens},
                     {"num_kv_heads", kKvHeads},
