@@ -28,6 +28,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Takes the pages out of this process's resident memory; reading them brings them back from the file.
+  void drop_resident_pages() const;
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -18,7 +18,7 @@ struct LoadedModel {
   const ModelConfig& config() const { return files.config; }
 };
 
-// Opens, checks and widens a model. Throws what open_model, load_tokenizer and Decoder throw, and Error{kBadInput} if
+// Opens, checks and loads a model. Throws what open_model, load_tokenizer and Decoder throw, and Error{kBadInput} if
 // the tokenizer knows more ids than the model.
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& path, Backends backends);
 

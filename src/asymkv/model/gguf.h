@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "asymkv/base/file.h"
-#include "asymkv/model/ggml_quants.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 namespace asymkv {
 
@@ -79,6 +79,9 @@ class GgufFile {
   std::vector<std::string_view> require_strings(std::string_view key) const;
   std::vector<int64_t> require_ints(std::string_view key) const;
   std::vector<float> require_floats(std::string_view key) const;
+
+  // Gives the pages of a mapped file back to the system; later reads bring them in again.
+  void drop_resident_pages() const { mapped_.drop_resident_pages(); }
 
   // In the file's order.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -202,7 +203,16 @@ std::string ModelFiles::name() const {
 const std::string& ModelFiles::weights_sha256() const {
   if (!weights_sha256_.empty()) return weights_sha256_;
   Sha256 hash;
-  for (const std::filesystem::path& file : weights->files()) hash.update(MappedFile(file).bytes());
+  constexpr size_t kStepBytes = 64 << 20;  // resident at a time
+  for (const std::filesystem::path& file_path : weights->files()) {
+    const MappedFile file(file_path);
+    for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
+      const size_t step = std::min(rest.size(), kStepBytes);
+      hash.update(rest.first(step));
+      rest = rest.subspan(step);
+      file.drop_resident_pages();
+    }
+  }
   weights_sha256_ = hash.hex_digest();
   return weights_sha256_;
 }

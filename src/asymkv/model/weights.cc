@@ -1,12 +1,15 @@
 #include "asymkv/model/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/model/gguf.h"
+#include "asymkv/tensor/weight_matrix.h"
 
 namespace asymkv {
 namespace {
@@ -61,6 +64,24 @@ std::vector<float> WeightSource::read_f32(std::string_view name) const {
   std::vector<float> values(static_cast<size_t>(info(name).num_elems()));
   read_f32(name, values);
   return values;
+}
+
+void WeightSource::append_stored(std::string_view name, WeightMatrix& matrix) const {
+  const size_t idx = require_idx(name);
+  const TensorInfo& tensor = tensors_[idx];
+  const std::optional<GgmlType> type = parse_ggml_type(tensor.stored_type);
+  if (!type)
+    throw_unsupported("{}: tensor \"{}\" is stored as {}, which no kernel reads", origin_, name, tensor.stored_type);
+  ASYMKV_CHECK(tensor.row_elems() == matrix.in(), "rows of {} elements of {} for a matrix of {}", tensor.row_elems(),
+               name, matrix.in());
+  const int64_t num_rows = tensor.num_rows();
+  const std::span<std::byte> memory = matrix.append(*type, num_rows);
+  const size_t row_bytes = memory.size() / static_cast<size_t>(std::max<int64_t>(1, num_rows));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const std::span<const std::byte> stored = stored_row(idx, row);
+    ASYMKV_CHECK(stored.size() == row_bytes, "row of {} bytes of {}, need {}", stored.size(), name, row_bytes);
+    std::memcpy(memory.data() + static_cast<size_t>(row) * row_bytes, stored.data(), row_bytes);
+  }
 }
 
 void WeightSource::read_rows_f32(std::string_view name, int64_t first_row, int64_t num_rows,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -12,6 +13,7 @@
 namespace asymkv {
 
 class GgufFile;
+class WeightMatrix;
 
 struct TensorInfo {
   std::string name;            // canonical (Hugging Face) name: "model.layers.0.self_attn.q_proj.weight"
@@ -49,6 +51,13 @@ class WeightSource {
   // read_f32 into a new vector.
   std::vector<float> read_f32(std::string_view name) const;
 
+  // Appends the tensor's rows to a matrix of the same row length, as they are stored (no widening), in canonical order.
+  // Throws Error{kUnsupported} for a stored type that is no GgmlType.
+  void append_stored(std::string_view name, WeightMatrix& matrix) const;
+  // Gives mapped pages back to the system: what was copied out of the files need not stay resident twice. Later reads
+  // work as before.
+  virtual void drop_resident_pages() const = 0;
+
  protected:
   WeightSource() = default;
   // Takes the table; throws Error{kBadInput} on a name that appears twice. Returns the new order: element i of
@@ -56,6 +65,8 @@ class WeightSource {
   std::vector<size_t> set_tensors(std::vector<TensorInfo> tensors, const std::string& origin);
   // Widens one row of tensor `idx` (position in tensors()); `out` has row_elems() floats. Called from many threads.
   virtual void read_row(size_t idx, int64_t row, float* out) const = 0;
+  // The stored bytes of row `row` of matrix `idx`.
+  virtual std::span<const std::byte> stored_row(size_t idx, int64_t row) const = 0;
 
  private:
   size_t require_idx(std::string_view name) const;

@@ -82,6 +82,8 @@ class GgufWeights : public WeightSource {
 
   std::vector<std::filesystem::path> files() const override { return {file_->origin()}; }
 
+  void drop_resident_pages() const override { file_->drop_resident_pages(); }
+
  protected:
   void read_row(size_t idx, int64_t row, float* out) const override {
     const Stored& stored = stored_[idx];
@@ -95,6 +97,14 @@ class GgufWeights : public WeightSource {
     for (size_t i = 0; i < row_elems; ++i) {
       out[i] = values[static_cast<size_t>(stored_channel(static_cast<int64_t>(i)))];
     }
+  }
+
+  std::span<const std::byte> stored_row(size_t idx, int64_t row) const override {
+    const Stored& stored = stored_[idx];
+    const TensorInfo& tensor = tensors()[idx];
+    const auto row_bytes = static_cast<size_t>(tensor.stored_bytes / tensor.num_rows());
+    const int64_t place = stored.interleaved ? stored_channel(row) : row;
+    return stored.tensor->bytes.subspan(static_cast<size_t>(place) * row_bytes, row_bytes);
   }
 
  private:

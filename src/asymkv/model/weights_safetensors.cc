@@ -64,6 +64,10 @@ class SafetensorsWeights : public WeightSource {
     return paths;
   }
 
+  void drop_resident_pages() const override {
+    for (const Shard& shard : shards_) shard.file.drop_resident_pages();
+  }
+
  protected:
   void read_row(size_t idx, int64_t row, float* out) const override {
     const int64_t num_elems = tensors()[idx].row_elems();
@@ -78,6 +82,12 @@ class SafetensorsWeights : public WeightSource {
       std::memcpy(&bits, in + i * 2, sizeof(bits));
       out[i] = stored.dtype == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
+  }
+
+  std::span<const std::byte> stored_row(size_t idx, int64_t row) const override {
+    const Stored& stored = stored_[idx];
+    const auto row_bytes = static_cast<size_t>(tensors()[idx].row_elems() * dtype_bytes(stored.dtype));
+    return stored.bytes.subspan(static_cast<size_t>(row) * row_bytes, row_bytes);
   }
 
  private:

@@ -5,16 +5,17 @@
 #include <string_view>
 
 #include "asymkv/kv/rope.h"
+#include "asymkv/tensor/weight_matrix.h"
 
 namespace asymkv {
 
-// y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). FP32, FP32 accumulation.
+// y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). out and in are the matrix's rows and
+// row length. FP32 accumulation; what the activations are rounded to is the backend's, named in its name(). A row's
+// result depends on that row alone: not on the other rows of the call and not on the number of threads.
 struct LinearParams {
   int64_t rows = 0;
-  int64_t in = 0;
-  int64_t out = 0;
   const float* x = nullptr;
-  const float* w = nullptr;
+  const WeightMatrix* w = nullptr;
   const float* bias = nullptr;  // may be null
   float* y = nullptr;
   bool accumulate = false;

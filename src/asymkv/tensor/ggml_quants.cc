@@ -1,4 +1,4 @@
-#include "asymkv/model/ggml_quants.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 #include <array>
 #include <bit>
@@ -194,6 +194,19 @@ const GgmlTypeTraits* find_ggml_type(uint32_t id) {
     if (static_cast<uint32_t>(entry.type) == id) return &entry.traits;
   }
   return nullptr;
+}
+
+const GgmlTypeTraits& ggml_type_traits(GgmlType type) {
+  const GgmlTypeTraits* traits = find_ggml_type(static_cast<uint32_t>(type));
+  ASYMKV_CHECK(traits != nullptr, "ggml type id {}", static_cast<uint32_t>(type));
+  return *traits;
+}
+
+std::optional<GgmlType> parse_ggml_type(std::string_view name) {
+  for (const DecodedType& entry : kDecodedTypes) {
+    if (entry.traits.name == name) return entry.type;
+  }
+  return std::nullopt;
 }
 
 std::string_view ggml_type_name(uint32_t id) {

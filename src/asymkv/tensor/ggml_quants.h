@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -28,6 +29,9 @@ struct GgmlTypeTraits {
 
 // Null if the id is not one of GgmlType.
 const GgmlTypeTraits* find_ggml_type(uint32_t id);
+const GgmlTypeTraits& ggml_type_traits(GgmlType type);
+// The decoded type of this name ("Q4_K"), if it is one.
+std::optional<GgmlType> parse_ggml_type(std::string_view name);
 // Name of any id of the container ("IQ4_XS", also for types not decoded here), or "" if no such id is known.
 std::string_view ggml_type_name(uint32_t id);
 

@@ -1,4 +1,4 @@
-#include "asymkv/model/ggml_quants.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 #include <gtest/gtest.h>
 

@@ -13,14 +13,11 @@ namespace {
 
 constexpr int64_t kInitialPositions = 1024;
 
-// Several [rows_i, in] matrices stacked into one, so that one product serves them all.
-std::vector<float> read_stacked(const WeightSource& source, std::initializer_list<std::string> names) {
-  std::vector<float> stacked;
-  for (const std::string& name : names) {
-    const size_t begin = stacked.size();
-    stacked.resize(begin + static_cast<size_t>(source.info(name).num_elems()));
-    source.read_f32(name, std::span(stacked).subspan(begin));
-  }
+// Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
+WeightMatrix read_matrix(const WeightSource& source, std::initializer_list<std::string> names) {
+  WeightMatrix stacked(source.info(*names.begin()).row_elems());
+  for (const std::string& name : names) source.append_stored(name, stacked);
+  source.drop_resident_pages();
   return stacked;
 }
 
@@ -33,22 +30,22 @@ std::vector<float> read_optional(const WeightSource& source, const std::string& 
 struct Decoder::Weights {
   struct Layer {
     std::vector<float> input_norm;
-    std::vector<float> qkv;     // [q | k | v rows, hidden]
+    WeightMatrix qkv;           // [q | k | v rows, hidden]
     std::vector<float> q_bias;  // empty without bias
     std::vector<float> k_bias;
     std::vector<float> v_bias;
-    std::vector<float> o;
+    WeightMatrix o;
     std::vector<float> o_bias;
     std::vector<float> post_norm;
-    std::vector<float> gate_up;  // [gate | up rows, hidden]
-    std::vector<float> down;
+    WeightMatrix gate_up;  // [gate | up rows, hidden]
+    WeightMatrix down;
   };
-  std::vector<float> embedding;
+  WeightMatrix embedding;
   std::vector<Layer> layers;
   std::vector<float> final_norm;
-  std::vector<float> lm_head;  // empty if tied
+  WeightMatrix lm_head;  // empty if tied
 
-  const float* output_matrix() const { return lm_head.empty() ? embedding.data() : lm_head.data(); }
+  const WeightMatrix& output_matrix() const { return lm_head.empty() ? embedding : lm_head; }
 };
 
 // A forward pass laid out in rows.
@@ -82,24 +79,24 @@ struct Decoder::Scratch {
 Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
     : config_(config), backends_(std::move(backends)), weights_(std::make_unique<Weights>()) {
   reserve_positions(std::min(kInitialPositions, config.max_position_embeddings));
-  weights_->embedding = weights.read_f32("model.embed_tokens.weight");
+  weights_->embedding = read_matrix(weights, {"model.embed_tokens.weight"});
   weights_->final_norm = weights.read_f32("model.norm.weight");
-  if (!config.tie_word_embeddings) weights_->lm_head = weights.read_f32("lm_head.weight");
+  if (!config.tie_word_embeddings) weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     const std::string attention = layer + "self_attn.";
     Weights::Layer w;
     w.input_norm = weights.read_f32(layer + "input_layernorm.weight");
     w.qkv =
-        read_stacked(weights, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"});
+        read_matrix(weights, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"});
     w.q_bias = read_optional(weights, attention + "q_proj.bias");
     w.k_bias = read_optional(weights, attention + "k_proj.bias");
     w.v_bias = read_optional(weights, attention + "v_proj.bias");
-    w.o = weights.read_f32(attention + "o_proj.weight");
+    w.o = read_matrix(weights, {attention + "o_proj.weight"});
     w.o_bias = read_optional(weights, attention + "o_proj.bias");
     w.post_norm = weights.read_f32(layer + "post_attention_layernorm.weight");
-    w.gate_up = read_stacked(weights, {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"});
-    w.down = weights.read_f32(layer + "mlp.down_proj.weight");
+    w.gate_up = read_matrix(weights, {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"});
+    w.down = read_matrix(weights, {layer + "mlp.down_proj.weight"});
     weights_->layers.push_back(std::move(w));
   }
 }
@@ -255,8 +252,7 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
   const ModelBackend& math = *backends_.model;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.input_norm.data(), scratch.normed.data()});
-  math.linear({rows, config_.hidden_size, q_dim + 2 * k_dim, scratch.normed.data(), w.qkv.data(), nullptr,
-               scratch.qkv.data(), false});
+  math.linear({rows, scratch.normed.data(), &w.qkv, nullptr, scratch.qkv.data(), false});
   split_qkv(scratch.qkv, rows, q_dim, k_dim, {scratch.q.data(), scratch.k.data(), scratch.v.data()});
   add_bias(w.q_bias, rows, scratch.q.data());
   add_bias(w.v_bias, rows, scratch.v.data());
@@ -266,8 +262,8 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
     observer->on_layer({layer_idx, rows, batch.positions, scratch.q, scratch.k, scratch.fresh_k, scratch.fresh_v});
   }
   attend_all(batch, layer_idx, scratch);
-  math.linear({rows, q_dim, config_.hidden_size, scratch.attended.data(), w.o.data(),
-               w.o_bias.empty() ? nullptr : w.o_bias.data(), scratch.x.data(), true});
+  math.linear(
+      {rows, scratch.attended.data(), &w.o, w.o_bias.empty() ? nullptr : w.o_bias.data(), scratch.x.data(), true});
 }
 
 void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
@@ -275,11 +271,9 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   const ModelBackend& math = *backends_.model;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.post_norm.data(), scratch.normed.data()});
-  math.linear({rows, config_.hidden_size, 2 * config_.intermediate_size, scratch.normed.data(), w.gate_up.data(),
-               nullptr, scratch.gate_up.data(), false});
+  math.linear({rows, scratch.normed.data(), &w.gate_up, nullptr, scratch.gate_up.data(), false});
   math.silu_mul(rows, config_.intermediate_size, scratch.gate_up.data(), scratch.activated.data());
-  math.linear({rows, config_.intermediate_size, config_.hidden_size, scratch.activated.data(), w.down.data(), nullptr,
-               scratch.x.data(), true});
+  math.linear({rows, scratch.activated.data(), &w.down, nullptr, scratch.x.data(), true});
 }
 
 Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
@@ -289,11 +283,12 @@ Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
   const auto k_dim = static_cast<size_t>(config_.num_kv_heads * config_.head_dim);
   const auto intermediate = static_cast<size_t>(config_.intermediate_size);
   Scratch scratch;
-  scratch.x.reserve(rows * hidden);
+  scratch.x.resize(rows * hidden);
+  size_t row = 0;
   for (const ForwardChunk& chunk : batch.chunks) {
     for (const int32_t token : chunk.tokens) {
-      const auto row = std::span(weights_->embedding).subspan(static_cast<size_t>(token) * hidden, hidden);
-      scratch.x.insert(scratch.x.end(), row.begin(), row.end());
+      weights_->embedding.widen_row(token, std::span(scratch.x).subspan(row * hidden, hidden));
+      ++row;
     }
   }
   scratch.normed.resize(rows * hidden);
@@ -332,8 +327,7 @@ std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
   ASYMKV_CHECK(rows * config_.hidden_size == static_cast<int64_t>(hidden_rows.size()), "{} floats are no rows of {}",
                hidden_rows.size(), config_.hidden_size);
   std::vector<float> logits(static_cast<size_t>(rows * config_.vocab_size));
-  backends_.model->linear({rows, config_.hidden_size, config_.vocab_size, hidden_rows.data(), weights_->output_matrix(),
-                           nullptr, logits.data(), false});
+  backends_.model->linear({rows, hidden_rows.data(), &weights_->output_matrix(), nullptr, logits.data(), false});
   return logits;
 }
 

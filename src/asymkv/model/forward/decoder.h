@@ -52,11 +52,11 @@ struct Backends {
   std::shared_ptr<const ModelBackend> model;
 };
 
-// A pre-norm decoder of the qwen2 and llama families with FP32 weights and arithmetic. Thread-compatible: one forward
-// at a time.
+// A pre-norm decoder of the qwen2 and llama families. Matrices stay in memory as they are stored; everything else is
+// FP32. Thread-compatible: one forward at a time.
 class Decoder {
  public:
-  // Widens the weights (memory: four bytes a parameter). Throws what WeightSource throws.
+  // Copies the weights as stored, and lets go of the source's pages. Throws what WeightSource throws.
   Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends);
   ~Decoder();
   Decoder(Decoder&&) noexcept;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <span>
+#include <vector>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
@@ -29,15 +31,24 @@ class CpuModelBackend final : public ModelBackend {
 
   void linear(const LinearParams& p) const override {
     if (p.rows == 0) return;
-    const float beta = p.accumulate ? 1.0F : 0.0F;
-    const dnnl_status_t status =
-        dnnl_sgemm('N', 'T', p.rows, p.out, p.in, 1.0F, p.x, p.in, p.w, p.in, beta, p.y, p.out);
-    ASYMKV_CHECK(status == dnnl_success, "dnnl_sgemm({} x {} x {}) returned status {}", p.rows, p.out, p.in,
-                 static_cast<int>(status));
+    constexpr int64_t kTileRows = 512;
+    const int64_t in = p.w->in();
+    const int64_t out = p.w->rows();
+    std::vector<float> tile(static_cast<size_t>(std::min(out, kTileRows) * in));
+    for (int64_t begin = 0; begin < out; begin += kTileRows) {
+      const int64_t rows = std::min(kTileRows, out - begin);
+      parallel_for(rows, [&](int64_t r, int) {
+        p.w->widen_row(begin + r, std::span(tile).subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
+      });
+      const dnnl_status_t status = dnnl_sgemm('N', 'T', p.rows, rows, in, 1.0F, p.x, in, tile.data(), in,
+                                              p.accumulate ? 1.0F : 0.0F, p.y + begin, out);
+      ASYMKV_CHECK(status == dnnl_success, "dnnl_sgemm({} x {} x {}) returned status {}", p.rows, rows, in,
+                   static_cast<int>(status));
+    }
     if (p.bias == nullptr) return;
-    for_row_blocks(p.rows, p.out, [&](int64_t begin, int64_t end) {
+    for_row_blocks(p.rows, out, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        for (int64_t i = 0; i < p.out; ++i) p.y[r * p.out + i] += p.bias[i];
+        for (int64_t i = 0; i < out; ++i) p.y[r * out + i] += p.bias[i];
       }
     });
   }

@@ -27,7 +27,8 @@ TEST(CpuModel, LinearMatchesDoubleSumWithBiasAndAccumulate) {
     const auto bias = random_floats(static_cast<size_t>(out), 3);
     const auto before = random_floats(static_cast<size_t>(rows * out), 4);
     auto y = before;
-    backend->linear({rows, in, out, x.data(), w.data(), bias.data(), y.data(), true});
+    const WeightMatrix matrix = WeightMatrix::from_f32(out, in, w);
+    backend->linear({rows, x.data(), &matrix, bias.data(), y.data(), true});
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t o = 0; o < out; ++o) {
         double sum = static_cast<double>(bias[static_cast<size_t>(o)]) + before[static_cast<size_t>(r * out + o)];

@@ -1,0 +1,64 @@
+#include "asymkv/tensor/weight_matrix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <utility>
+
+#include "asymkv/base/error.h"
+#include "asymkv/tensor/dtype.h"
+
+namespace asymkv {
+namespace {
+
+TEST(WeightMatrix, StacksPartsOfDifferentTypes) {
+  WeightMatrix matrix(32);
+  auto wide = matrix.append(GgmlType::kBF16, 2);
+  ASSERT_EQ(wide.size(), 128U);
+  for (size_t i = 0; i < 64; ++i) {
+    const uint16_t bits = f32_to_bf16(static_cast<float>(i));
+    std::memcpy(wide.data() + i * sizeof(bits), &bits, sizeof(bits));
+  }
+  auto narrow = matrix.append(GgmlType::kQ8_0, 1);
+  ASSERT_EQ(narrow.size(), 34U);
+  const uint16_t scale = f32_to_f16(0.5F);
+  std::memcpy(narrow.data(), &scale, sizeof(scale));
+  for (size_t i = 0; i < 32; ++i) narrow[2 + i] = static_cast<std::byte>(i);
+
+  EXPECT_EQ(matrix.rows(), 3);
+  EXPECT_EQ(matrix.in(), 32);
+  EXPECT_EQ(matrix.stored_bytes(), 128 + 34);
+  EXPECT_EQ(matrix.parts()[1].first_row, 2);
+  const WeightMatrix moved = std::move(matrix);
+  std::vector<float> row(32);
+  moved.widen_row(1, row);
+  EXPECT_EQ(row[31], 63.0F);
+  moved.widen_row(2, row);
+  EXPECT_EQ(row[31], 15.5F);
+  EXPECT_THROW(moved.widen_row(3, row), Error);
+}
+
+TEST(WeightMatrix, RefusesRowsOfPartialBlocks) {
+  WeightMatrix matrix(48);
+  try {
+    matrix.append(GgmlType::kQ4_0, 1);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(e.what(), testing::HasSubstr("row of 48 elements"));
+    EXPECT_THAT(e.what(), testing::HasSubstr("Q4_0"));
+  }
+}
+
+TEST(WeightMatrix, CopiesFloats) {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const WeightMatrix matrix = WeightMatrix::from_f32(2, 3, values);
+  std::vector<float> row(3);
+  matrix.widen_row(1, row);
+  EXPECT_EQ(row, (std::vector<float>{4, 5, 6}));
+  EXPECT_THROW(WeightMatrix::from_f32(2, 2, values), Error);
+}
+
+}  // namespace
+}  // namespace asymkv
