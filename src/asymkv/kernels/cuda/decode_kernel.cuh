@@ -135,35 +135,32 @@ struct BiasState {
   FastBias<C> fast;
 
   // Score of the removed vector on the keys of one page.
-  __device__ __forceinline__ void score(const DecodeParams& p, const BiasTables& tables, const std::byte* fast_table,
+  __device__ __forceinline__ void score(const DecodeParams& p, const BiasTables& tables, const std::byte* table,
                                         const Segment& segment, int page, LanePlace at, Scores<C>& scores) {
     const int columns = columns_of(p, segment);
     if (page / kWindowPages != window) {
       window = page / kWindowPages;
       slow.load(tables.coeffs, p.bias_windows, window - segment.page_begin / kWindowPages, columns, at);
     }
-    constexpr float kHalfWindow = kWindowPages * kPageSize / 2;
-    const float x = static_cast<float>(page % kWindowPages * kPageSize + at.row) * (1.0F / kHalfWindow) - 1.0F;
 #pragma unroll
-    for (int tile = 0; tile < C.column_tiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[tile][i] = slow.at(tile, i & 1, i < 2 ? x : x + 8.0F / kHalfWindow);
-    }
+    for (int tile = 0; tile < C.column_tiles; ++tile)
+      scores[tile][0] = scores[tile][1] = scores[tile][2] = scores[tile][3] = 0.0F;
+    slow.add(table, page, at, scores);
     if constexpr (C.fast_bias) {
       if (page >> p.bias_shape.table_shift != run) {
         run = page >> p.bias_shape.table_shift;
         fast.turn(p, tables, run << p.bias_shape.table_shift, columns, at);
       }
-      fast.add(p, tables, fast_table, page, columns, at, scores);
+      fast.add(p, tables, table, page, columns, at, scores);
     }
   }
 };
 
-// The cosine table of the fast pairs, the same for all heads and segments of a launch. One thread.
+// The tables of powers and cosines, the same for all heads and segments of a launch. One thread.
 __device__ __forceinline__ void load_bias_table(const DecodeParams& p, std::byte* smem, uint32_t barrier) {
   const auto bytes = static_cast<uint32_t>(p.bias_shape.table_bytes());
   ptx::barrier_expect(barrier, bytes);
-  ptx::bulk_load(ptx::shared_address(smem + p.shared.fast_table), p.fast_table, bytes, barrier);
+  ptx::bulk_load(ptx::shared_address(smem + p.shared.bias_table), p.bias_table, bytes, barrier);
 }
 
 // A segment's queries into L1 before they are needed, one sector of 32 bytes a thread.
@@ -215,9 +212,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const MergeSlots slots{p.shared.merge_slots, reinterpret_cast<float2*>(smem + p.shared.merge_state),
                          reinterpret_cast<float*>(smem + p.shared.merge_out)};
   const BiasTables tables(smem, p.shared);
-  int* counters = reinterpret_cast<int*>(smem + p.shared.flag);
-  const RollingMerge rolling{counters + 1, counters + 2};
-  const uint32_t table_barrier = ptx::shared_address(smem + p.shared.fast_barrier);
+  const uint32_t table_barrier = ptx::shared_address(smem + p.shared.bias_barrier);
 
   // Stage 1: the first segment, barriers, the first pages on their way. Pages that hold keys of this step wait for the
   // kernels before this one; older pages, the plan and the cosine table do not change under them.
@@ -227,7 +222,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const int first_ids = __ldg(&record.page_ids[at.lane]);
   if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
   if (at.lane < p.stages) ptx::barrier_init(barriers + at.lane * 8, 1);
-  if (C.fast_bias && threadIdx.x == 0) ptx::barrier_init(table_barrier, 1);
+  if (C.prebias && threadIdx.x == 0) ptx::barrier_init(table_barrier, 1);
   ptx::barrier_init_visible();
   __syncwarp();
   const int segment_begin = range.x, segment_end = range.y;
@@ -236,19 +231,13 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const int early = min(min(range.w, segment.query_pos / kPageSize) - range.z, p.stages);
 #pragma unroll 1
   for (int i = 0; i < early; ++i) loader.issue();
-  if (C.fast_bias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
+  if (C.prebias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
   if constexpr (C.prebias) touch_bias<C>(p, segment);
-  ptx::wait_for_previous_kernel();
+  if (p.overlaps) ptx::wait_for_previous_kernel();
   if (C.prebias && segment_end > segment_begin) touch_queries<C>(p, segment);
 #pragma unroll 1
   for (int i = max(early, 0); i < p.stages; ++i) loader.issue();
-  ptx::allow_next_kernel();
-  // Pre-bias needs barriers between segments anyway.
-  const bool rolls = !C.prebias && segment_end - segment_begin > 1 && slots.count == warps;
-  if (rolls) {
-    if (threadIdx.x == 0) counters[1] = counters[2] = 0;
-    __syncthreads();
-  }
+  if (p.overlaps) ptx::allow_next_kernel();
 
   float factor = p.softmax_scale_log2, value_scale = 1.0F;
   if constexpr (C.k_bytes() == 1 && !C.k_dynamic) factor *= __ldg(p.fixed_scales);
@@ -263,7 +252,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     __syncthreads();
     if (segment.page_end > segment.page_begin) finish_bias<C>(p, segment, tables);
     __syncthreads();
-    if constexpr (C.fast_bias) ptx::barrier_wait(table_barrier, 0);
+    ptx::barrier_wait(table_barrier, 0);
   }
 
   int stage = 0;
@@ -286,7 +275,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
 #pragma unroll 1
     for (int page = PageLoader<C>::share_of(p, segment, warp); page < page_end; ++page) {
       Scores<C> scores, bias_scores;
-      if constexpr (C.prebias) bias.score(p, tables, smem + p.shared.fast_table, segment, page, at, bias_scores);
+      if constexpr (C.prebias) bias.score(p, tables, smem + p.shared.bias_table, segment, page, at, bias_scores);
       ptx::barrier_wait(barrier, parity);
       auto* page_at = static_cast<std::byte*>(__cvta_shared_to_generic(stage_at));
       const bool at_edge = static_cast<uint32_t>(page - segment.full_begin) >= num_full;
@@ -313,19 +302,6 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     }
     const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
     const bool next_has_pages = !is_last && next.page_end > next.page_begin;
-    if (!C.prebias && rolls) {
-      rolling.wait(segment_idx - segment_begin, at.lane);
-      if (!is_last) {
-        complete_sums<C>(state);
-        put_state<C>(state, warp, p.columns, at, slots);
-        if (rolling.arrive(segment_idx - segment_begin, warps, at.lane)) {
-          finish_rolling<C>(p, segment, segment_idx, slots, at.lane, writer);
-          rolling.free_slots(segment_idx - segment_begin + 1, at.lane);
-        }
-        segment = next;
-        continue;
-      }
-    }
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
     if constexpr (C.prebias) {  // writes nothing that the page loop reads: the coefficients come after the barrier
       if (next_has_pages) prepare_bias<C>(p, next, tables);
@@ -352,7 +328,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
     __syncthreads();
     if (segment.num_partials > 1) {
       if (is_last) {
-        finish_by_cta<C>(p, segment, slots.out, counters, writer);
+        finish_by_cta<C>(p, segment, slots.out, reinterpret_cast<int*>(smem + p.shared.flag), writer);
       } else if (warp == segment_idx % warps) {
         finish_by_warp<C>(p, segment, at.lane, writer);
       }

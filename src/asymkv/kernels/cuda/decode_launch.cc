@@ -159,7 +159,7 @@ void DeviceKeyBias::fill(DecodeParams& params) const {
   params.bias_freq = slow_freqs_.as<BiasFrequency>();
   params.fast_bias = fast_pairs_.as<FastBiasPair>();
   params.fast_freq = fast_freqs_.as<BiasFrequency>();
-  params.fast_table = table_.data();
+  params.bias_table = table_.data();
   params.bias_shape = shape_;
 }
 
@@ -192,6 +192,7 @@ void launch_decode(const DevicePlan& plan, const DecodeArguments& arguments, Str
   if (arguments.bias != nullptr) arguments.bias->fill(params);
   add_soft_cap(params, arguments.logit_soft_cap);
   params.q_is_bf16 = arguments.q_is_bf16;
+  params.overlaps = arguments.overlap_previous;
   params.softmax_scale_log2 = arguments.softmax_scale * std::numbers::log2e_v<float>;
   plan.fill(params);
   std::array<cudaLaunchAttribute, 2> attributes{};

@@ -68,12 +68,15 @@ bool divides_columns(const DecodeConfig& config, int32_t columns, int32_t cluste
 }
 
 // Largest cluster for which all heads run at once; 1 where clusters do not pay.
-int32_t choose_cluster(const DecodeConfig& config, const DeviceLimits& device, int64_t num_heads, int64_t pages,
-                       int32_t columns) {
+int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64_t num_heads, int64_t pages,
+                       bool overlaps) {
+  const DecodeConfig& config = plan.config;
   for (const int32_t size : {16, 8, 4, 2}) {
+    // While the launch before still runs, clusters of 8 find no room beside its own (measured at batch 1).
+    if (overlaps && (size == 8 || size == 4)) continue;
     const int64_t ctas = num_heads * size;
     if (num_heads > max_clusters(device, size) || pages < 2 * size) continue;
-    if (!divides_columns(config, columns, size)) continue;
+    if (!divides_columns(config, plan.columns, size)) continue;
     const int64_t bytes_per_cta = pages * config.block_bytes() / size;
     const bool short_work = ctas >= device.num_sms / 3 && bytes_per_cta <= kClusterBytesPerCta;
     if (ctas >= kWellFilledCtas || short_work) return size;
@@ -376,7 +379,7 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
   if (all_equal(heads) && one_segment) {
     cluster = wanted.cluster_size > 0
                   ? wanted.cluster_size
-                  : choose_cluster(config, device, static_cast<int64_t>(heads.size()), longest, plan.columns);
+                  : choose_cluster(plan, device, static_cast<int64_t>(heads.size()), longest, batch.overlaps);
   }
   if (!divides_columns(config, plan.columns, cluster)) {
     throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
@@ -513,8 +516,8 @@ DecodeShared place_with_slots(const DecodeConfig& config, const SharedNeeds& nee
   at.bias_half_step = place(config.prebias, pairs * kFloat);
   at.fast_products = place(config.fast_bias, columns * fast * kFloat2);
   at.fast_freqs = place(config.fast_bias, fast * kFloat2);
-  at.fast_table = place(config.fast_bias, needs.bias.table_bytes());
-  at.fast_barrier = place(config.fast_bias, 8);
+  at.bias_table = place(config.prebias, needs.bias.table_bytes());
+  at.bias_barrier = place(config.prebias, 8);
   at.flag = place(true, 16);
   at.merge_slots = merge_slots;
   at.total = next;

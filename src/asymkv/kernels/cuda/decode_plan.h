@@ -23,6 +23,7 @@ struct DecodeBatch {
   std::vector<int32_t> query_pos = {};
   int32_t window = 0;             // 0: none
   int32_t page_size = kPageSize;  // slots of a cache page: 16 times a power of two
+  bool overlaps = false;          // the launches will overlap the kernel before them (DecodeArguments)
 };
 
 // What the planner must know of a device. Cluster limits: how many clusters of 2, 4, 8 and 16 CTAs with one CTA an SM

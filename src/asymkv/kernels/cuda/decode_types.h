@@ -19,8 +19,9 @@ inline constexpr int32_t kMaxWindows = kMaxSegmentPages / kWindowPages + 1;
 inline constexpr int32_t kBiasTerms = 5;          // coefficients of the degree-4 window polynomial
 inline constexpr int32_t kBiasStepPairs = 8;      // fast pairs of one k-step: eight cosines and eight sines
 inline constexpr int32_t kRegisterBiasSteps = 4;  // k-steps whose query side stays in registers; more are allowed
-inline constexpr double kBiasUnit = 256.0;        // of the cosine table, so that its FP16 remainders stay normal
-inline constexpr int32_t kMaxBiasTableBytes = 32 * 1024;
+inline constexpr double kBiasUnit = 256.0;        // of the bias tables, so that their FP16 remainders stay normal
+inline constexpr int32_t kWindowTableBytes = kWindowPages * 512;
+inline constexpr int32_t kMaxFastTableBytes = 32 * 1024;
 inline constexpr int32_t kMergeStep = 4;  // states of warps that are merged side by side come in fours
 inline constexpr int32_t kMaxSharedBytes = 227 * 1024;
 
@@ -129,7 +130,8 @@ struct BiasShape {
   int32_t fast_steps = 0;   // k-steps of eight fast pairs; 0: none
   int32_t table_shift = 0;  // log2 of the pages that the cosine table covers
   constexpr int32_t table_pages() const { return 1 << table_shift; }
-  constexpr int32_t table_bytes() const { return fast_steps * table_pages() * 2 * 512; }
+  constexpr int32_t fast_table_bytes() const { return fast_steps * table_pages() * 2 * 512; }
+  constexpr int32_t table_bytes() const { return kWindowTableBytes + fast_table_bytes(); }
   bool operator==(const BiasShape&) const = default;
 };
 
@@ -147,10 +149,10 @@ struct DecodeShared {
   int32_t bias_half_step = 0;  // [pair] float: radians per half window
   int32_t fast_products = 0;   // [column][fast pair] float2 {c, d}, over kBiasUnit
   int32_t fast_freqs = 0;      // [fast pair] float2: turns per position and their rest
-  int32_t fast_table = 0;      // [fast step][page of the table][high, low][lane] 16 bytes
-  int32_t fast_barrier = 0;    // the table has arrived
-  int32_t flag = 0;            // of the last arriver, and the two counters of RollingMerge
-  int32_t merge_slots = 0;     // a multiple of four, at most the warps
+  int32_t bias_table = 0;      // [page of a window][lane], [fast step][page of the table][high, low][lane] 16 bytes
+  int32_t bias_barrier = 0;    // the table has arrived
+  int32_t flag = 0;
+  int32_t merge_slots = 0;  // a multiple of four, at most the warps
   int32_t total = 0;
 };
 
@@ -173,7 +175,7 @@ struct DecodeParams {
   const BiasFrequency* bias_freq = nullptr;  // [32 * slow_chunks]
   const FastBiasPair* fast_bias = nullptr;   // [kv head][8 * fast_steps]; only with fast_bias
   const BiasFrequency* fast_freq = nullptr;  // [8 * fast_steps]
-  const std::byte* fast_table = nullptr;     // as in shared memory
+  const std::byte* bias_table = nullptr;     // as in shared memory
   BiasShape bias_shape;
   int32_t bias_windows = 0;  // rows of the coefficient table
   int32_t num_kv_heads = 0;
@@ -187,6 +189,7 @@ struct DecodeParams {
   uint32_t per_warp = 0;      // 2^32 / warps, rounded up: a division by the warps is a multiplication by it
   int32_t cluster_shift = 0;  // log2 of the cluster size
   bool q_is_bf16 = true;
+  bool overlaps = false;            // launched while the kernel before it in the stream may still run
   float softmax_scale_log2 = 0.0F;  // softmax scale times log2(e)
   float soft_cap_log2 = 0.0F;       // logit soft cap times log2(e); 0: none
   float soft_cap_slope = 0.0F;      // 2 log2(e) / soft_cap_log2: exp2(slope * score) = exp(2 score / cap)

@@ -78,13 +78,37 @@ std::array<uint32_t, 4> table_fragment(std::span<const double> radians, int64_t 
   return words;
 }
 
+// Column k of a window's fragments. The polynomial of five terms is one k-step: powers of x times coefficients, each
+// split into two FP16 numbers, as high * high, high * low and low * high (columns 0 to 4, 5 to 9, 10 to 14).
+double power_column(double x, int64_t k) {
+  if (k == kBiasTerms * 3) return 0.0;
+  const double power = kBiasUnit * std::pow(x, static_cast<double>(k % kBiasTerms));
+  return k < 2 * kBiasTerms ? rounded_f16(power) : power - rounded_f16(power);
+}
+
+void add_window_table(KeyBias& bias) {
+  constexpr double kHalfWindow = kWindowPages * kPageSize / 2.0;
+  for (int64_t page = 0; page < kWindowPages; ++page) {
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      std::array<uint32_t, 4> words{};
+      for (size_t word = 0; word < 4; ++word) {
+        const int64_t slot = lane / 4 + 8 * static_cast<int64_t>(word % 2);
+        const int64_t k = lane % 4 * 2 + 8 * static_cast<int64_t>(word / 2);
+        const double x = static_cast<double>(page * kPageSize + slot) / kHalfWindow - 1.0;
+        words[word] = pack_f16(power_column(x, k), power_column(x, k + 1));
+      }
+      bias.table.push_back(words);
+    }
+  }
+}
+
 void add_fast_pairs(const KeyTransform& transform, std::span<const double> frequencies, KeyBias& bias) {
   std::vector<int64_t> fast = pairs_of_class(transform, PairClass::kFast);
   const auto steps = (static_cast<int32_t>(fast.size()) + kBiasStepPairs - 1) / kBiasStepPairs;
   fast.resize(static_cast<size_t>(steps * kBiasStepPairs), -1);
   bias.shape.fast_steps = steps;
   bias.shape.table_shift = 3;  // eight pages; fewer where many steps would fill the SM's shared memory
-  while (bias.shape.table_shift > 0 && bias.shape.table_bytes() > kMaxBiasTableBytes) --bias.shape.table_shift;
+  while (bias.shape.table_shift > 0 && bias.shape.fast_table_bytes() > kMaxFastTableBytes) --bias.shape.table_shift;
   std::vector<double> radians;
   for (const int64_t p : fast) radians.push_back(p < 0 ? 0.0 : frequencies[static_cast<size_t>(p)]);
   for (const double r : radians) bias.fast_freqs.push_back(frequency_of(r));
@@ -114,6 +138,7 @@ KeyBias make_key_bias(const KeyTransform& transform, std::span<const double> fre
   }
   KeyBias bias;
   add_slow_pairs(transform, frequencies, bias);
+  add_window_table(bias);
   add_fast_pairs(transform, frequencies, bias);
   return bias;
 }

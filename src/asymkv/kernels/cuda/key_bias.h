@@ -14,11 +14,13 @@ namespace asymkv::cuda {
 // another appears in both lists with zeros where it does not belong.
 struct KeyBias {
   BiasShape shape;
-  std::vector<BiasPair> slow_pairs;            // [kv head][32 * slow_chunks], the slowest pair last
-  std::vector<BiasFrequency> slow_freqs;       // [32 * slow_chunks]
-  std::vector<FastBiasPair> fast_pairs;        // [kv head][8 * fast_steps]
-  std::vector<BiasFrequency> fast_freqs;       // [8 * fast_steps]
-  std::vector<std::array<uint32_t, 4>> table;  // [fast step][page of the table][high, low][lane] A fragments
+  std::vector<BiasPair> slow_pairs;       // [kv head][32 * slow_chunks], the slowest pair last
+  std::vector<BiasFrequency> slow_freqs;  // [32 * slow_chunks]
+  std::vector<FastBiasPair> fast_pairs;   // [kv head][8 * fast_steps]
+  std::vector<BiasFrequency> fast_freqs;  // [8 * fast_steps]
+  // A fragments: [page of a window][lane] of the powers, [fast step][page of the table][high, low][lane] of the
+  // cosines.
+  std::vector<std::array<uint32_t, 4>> table;
 };
 
 // frequencies: radians per position, [head_dim / 2]. Throws Error{kUnsupported} where slow pairs are not among the

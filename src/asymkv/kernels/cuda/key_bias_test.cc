@@ -63,7 +63,6 @@ class Emulation {
     const auto pairs = static_cast<size_t>(32 * bias_.shape.slow_chunks);
     const int32_t keys = kWindowPages * kPageSize;
     const auto middle = static_cast<float>(position / keys * keys + keys / 2);
-    const float x = (static_cast<float>(position) - middle) * (2.0F / static_cast<float>(keys));
     float k[kBiasTerms] = {};
     for (size_t p = 0; p < pairs; ++p) {
       const BiasPair b = bias_.slow_pairs[head_ * pairs + p];
@@ -80,7 +79,15 @@ class Emulation {
       k[3] += square * (1.0F / 3.0F) * odd;
       k[4] += square * square * (1.0F / 6.0F) * even;
     }
-    return k[0] + x * (k[1] + x * (k[2] + x * (k[3] + x * k[4])));
+    float sum = 0.0F;
+    const int32_t page = position / kPageSize % kWindowPages;
+    for (int32_t column = 0; column < 3 * kBiasTerms; ++column) {
+      const float c = k[column % kBiasTerms] / static_cast<float>(kBiasUnit);
+      const bool low = column >= kBiasTerms && column < 2 * kBiasTerms;
+      sum += element(static_cast<size_t>(page) * 32, position % kPageSize, column) *
+             (low ? rounded(c - rounded(c)) : rounded(c));
+    }
+    return sum;
   }
 
   float fast(int32_t position) const {
@@ -104,15 +111,21 @@ class Emulation {
     return sum;
   }
 
-  // Cosine and sine of fast pair i as the A fragments hold them.
+  // Row `slot`, column `k` of the 16 x 16 matrix whose fragments start at `first`.
+  float element(size_t first, int32_t slot, int32_t k) const {
+    const auto lane = static_cast<size_t>(slot % 8 * 4 + k % 8 / 2);
+    const auto word = static_cast<size_t>(slot / 8 + 2 * (k / 8));
+    return half(bias_.table[first + lane][word], k % 2);
+  }
+
+  // Cosine and sine of fast pair i: columns 2 (i % 4) + 8 (i / 4 % 2) and the next of its k-step.
   Complex table(size_t i, int32_t page, int32_t slot, int32_t part) const {
-    const size_t step = i / kBiasStepPairs;
-    const size_t in_step = i % kBiasStepPairs;
-    const auto lane = static_cast<size_t>(slot % 8 * 4) + in_step % 4;
-    const size_t word = static_cast<size_t>(slot / 8) + 2 * (in_step / 4);
     const auto pages = static_cast<size_t>(bias_.shape.table_pages());
-    const size_t fragment = ((step * pages + static_cast<size_t>(page)) * 2 + static_cast<size_t>(part)) * 32 + lane;
-    return {half(bias_.table[fragment][word], 0), half(bias_.table[fragment][word], 1)};
+    const size_t step = i / kBiasStepPairs;
+    const size_t fragment = ((step * pages + static_cast<size_t>(page)) * 2 + static_cast<size_t>(part)) * 32;
+    const auto k = static_cast<int32_t>(i % 4 * 2 + i % kBiasStepPairs / 4 * 8);
+    const size_t first = kWindowTableBytes / 16 + fragment;
+    return {element(first, slot, k), element(first, slot, k + 1)};
   }
 
   const KeyBias& bias_;
@@ -206,8 +219,7 @@ TEST(KeyBias, SlowPairsAloneNeedNoTable) {
   const KeyBias bias = make_key_bias(transform, frequencies);
   EXPECT_EQ(bias.shape.slow_chunks, 1);
   EXPECT_EQ(bias.shape.fast_steps, 0);
-  EXPECT_EQ(bias.shape.table_bytes(), 0);
-  EXPECT_TRUE(bias.table.empty());
+  EXPECT_EQ(bias.shape.fast_table_bytes(), 0);
   ASSERT_EQ(bias.slow_pairs.size(), 64U);
   EXPECT_EQ(bias.slow_pairs.back().low, 100.0F);
   const BiasFrequency slowest = bias.slow_freqs.back();
@@ -222,7 +234,7 @@ TEST(KeyBias, TheTableShrinksAsStepsGrow) {
     const KeySplitOptions all_fast{.max_slow_error = 0.0, .large_magnitude = 0.0, .max_fast_pairs = 1000};
     const KeyBias bias = make_key_bias(split_key_vector(vector, frequencies, 1, all_fast), frequencies);
     EXPECT_EQ(bias.shape.fast_steps, steps);
-    EXPECT_LE(bias.shape.table_bytes(), kMaxBiasTableBytes);
+    EXPECT_LE(bias.shape.fast_table_bytes(), kMaxFastTableBytes);
     EXPECT_EQ(static_cast<int32_t>(bias.table.size() * 16), bias.shape.table_bytes());
   }
 }

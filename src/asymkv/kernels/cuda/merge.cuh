@@ -111,9 +111,10 @@ __device__ __forceinline__ void absorb_state(WarpState<C>& state, int slot, int 
   }
 }
 
-// Adds up the sums, which lie one part a lane.
+// Leaves the states of all warps in the slots; ends with a CTA barrier.
 template <DecodeConfig C>
-__device__ __forceinline__ void complete_sums(WarpState<C>& state) {
+__device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int warps, int columns, LanePlace at,
+                                             const MergeSlots& slots) {
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
 #pragma unroll
@@ -122,13 +123,6 @@ __device__ __forceinline__ void complete_sums(WarpState<C>& state) {
       for (int step = 4; step < 32; step *= 2) state.sum[tile][j] += __shfl_xor_sync(~0U, state.sum[tile][j], step);
     }
   }
-}
-
-// Leaves the states of all warps in the slots; ends with a CTA barrier.
-template <DecodeConfig C>
-__device__ __forceinline__ void gather_warps(WarpState<C>& state, int warp, int warps, int columns, LanePlace at,
-                                             const MergeSlots& slots) {
-  complete_sums<C>(state);
   for (int begin = (warps - 1) / slots.count * slots.count; begin > 0; begin -= slots.count) {  // more warps than slots
     if (warp >= begin && warp < begin + slots.count) put_state<C>(state, warp - begin, columns, at, slots);
     __syncthreads();
@@ -266,32 +260,6 @@ struct QuadState {
   }
 };
 
-// Segments that end without a CTA barrier: every warp leaves its state in its own slot and goes on to its pages of the
-// next segment; the last warp to arrive merges the slots and finishes the segment.
-struct RollingMerge {
-  int* arrived;  // warps that have left their states, over all segments of the CTA
-  int* merged;   // segments whose slots are free again
-
-  // Waits until the slots of the first `segments` segments are free. Whole warps.
-  __device__ __forceinline__ void wait(int segments, int lane) const {
-    if (lane == 0) {
-      while (ptx::load_shared_acquire(merged) < segments) {
-      }
-    }
-    __syncwarp();
-  }
-  // True for the last warp to arrive at segment `ordinal` of the CTA.
-  __device__ __forceinline__ bool arrive(int ordinal, int warps, int lane) const {
-    __syncwarp();
-    const int before = lane == 0 ? ptx::arrive_shared(arrived) : 0;
-    return __shfl_sync(~0U, before, 0) == (ordinal + 1) * warps - 1;
-  }
-  __device__ __forceinline__ void free_slots(int segments, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::store_shared_release(merged, segments);
-  }
-};
-
 // One warp does it while the CTA goes on with its next segment.
 template <DecodeConfig C>
 __device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segment& segment, int lane,
@@ -307,38 +275,6 @@ __device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segm
     total.template add_partials<4>(p, segment, column, channel, 0, 1);
     writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
   }
-}
-
-// One warp merges the slots of a segment: output, or its partial result and the arrival of the segment.
-template <DecodeConfig C>
-__device__ __forceinline__ void finish_rolling(const DecodeParams& p, const Segment& segment, int segment_idx,
-                                               const MergeSlots& slots, int lane, const OutputWriter<C>& writer) {
-  for (int e = lane; e < columns_of(p, segment) * (C.head_dim / 4); e += 32) {
-    const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
-    QuadState<C> total;
-    for (int first = 0; first < slots.count; first += kMergeStep) {
-      float2 states[kMergeStep];
-      float4 outs[kMergeStep];
-#pragma unroll
-      for (int i = 0; i < kMergeStep; ++i) {
-        states[i] = slots.state[(first + i) * C.columns() + column];
-        outs[i] =
-            *reinterpret_cast<const float4*>(slots.out + ((first + i) * p.columns + column) * kMergeRow<C> + channel);
-      }
-      total.add(states, outs);
-    }
-    if (segment.num_partials == 1) {
-      writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
-    } else {
-      const size_t row = static_cast<size_t>(segment_idx) * p.columns + column;
-      __stcg(reinterpret_cast<float4*>(p.partial_out + row * C.head_dim + channel),
-             make_float4(total.out[0], total.out[1], total.out[2], total.out[3]));
-      if (channel == 0) __stcg(reinterpret_cast<float2*>(p.partial_state) + row, make_float2(total.max, total.sum));
-    }
-  }
-  if (segment.num_partials == 1) return;
-  __syncwarp();
-  finish_by_warp<C>(p, segment, lane, writer);
 }
 
 // The whole CTA does it: up to four thread groups share the partials of each element.

@@ -85,24 +85,6 @@ __device__ __forceinline__ void store_peer(uint32_t address, uint32_t rank, floa
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(peer), "f"(value.x), "f"(value.y) : "memory");
 }
 
-// --- counters in shared memory, for the warps of one CTA
-__device__ __forceinline__ int arrive_shared(int* counter) {
-  int before;
-  asm volatile("atom.add.acq_rel.cta.shared::cta.s32 %0, [%1], 1;"
-               : "=r"(before)
-               : "r"(shared_address(counter))
-               : "memory");
-  return before;
-}
-__device__ __forceinline__ int load_shared_acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(from)) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_shared_release(int* to, int value) {
-  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(to)), "r"(value) : "memory");
-}
-
 // --- programmatic dependent launch: both do nothing in a launch without that attribute
 // Waits until the kernels before this one in the stream have finished and their writes are visible.
 __device__ __forceinline__ void wait_for_previous_kernel() {

@@ -5,11 +5,15 @@
 // The score of the constant vector that was taken out of pre-bias keys. Per RoPE pair (rotate-half, channels p and
 // p + head_dim / 2) the score at position t is c cos(w t) + d sin(w t) with c = q1 b1 + q2 b2 and d = q2 b1 - q1 b2, q
 // already rotated.
-// Slow pairs: over a window of 512 keys they sum to a polynomial of degree 4 in x = (t - middle) / 256; its
-// coefficients are computed once per segment, window and query. Fast pairs: (c, d) is turned to the first key of a run
-// of pages; then eight pairs are one more k-step of the score, keys = cosines and sines of the offset (one constant
-// table for all heads and runs), queries = the turned (c, d). Both factors are split into two FP16 numbers, so that
-// three products keep about 22 bits.
+//
+// Slow pairs: over a window of 512 keys they sum to a polynomial of degree 4 in x = (t - middle) / 256. Its
+// coefficients are computed once per segment, window and query; its value on a page is one k-step, powers of x times
+// coefficients.
+//
+// Fast pairs: (c, d) is turned to the first key of a run of pages; then eight pairs are one more k-step of the score,
+// keys = cosines and sines of the offset (one constant table for all heads and runs), queries = the turned (c, d).
+//
+// Both factors of these products are split into two FP16 numbers, so that about 22 bits remain.
 namespace asymkv::cuda {
 
 // Shared-memory arrays of this stage; pairs = 32 * slow_chunks, fast = 8 * fast_steps.
@@ -128,32 +132,6 @@ __device__ __forceinline__ void finish_bias(const DecodeParams& p, const Segment
   }
 }
 
-// The coefficients of one window for the columns of one lane.
-template <DecodeConfig C>
-struct WindowBias {
-  float k[C.column_tiles][2][kBiasTerms];
-
-  __device__ __forceinline__ void load(const float* coeffs, int num_windows, int window_in_segment, int columns,
-                                       LanePlace at) {
-#pragma unroll
-    for (int tile = 0; tile < C.column_tiles; ++tile) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int column = tile * kColumnsPerTile + 2 * at.quad + j;
-#pragma unroll
-        for (int term = 0; term < kBiasTerms; ++term)
-          k[tile][j][term] =
-              column < columns ? coeffs[(term * num_windows + window_in_segment) * C.columns() + column] : 0.0F;
-      }
-    }
-  }
-  // x: place of the key in the window, -1 to 1.
-  __device__ __forceinline__ float at(int tile, int j, float x) const {
-    const float(&c)[kBiasTerms] = k[tile][j];
-    return fmaf(x, fmaf(x, fmaf(x, fmaf(x, c[4], c[3]), c[2]), c[1]), c[0]);
-  }
-};
-
 // Two FP16 numbers whose sum is x to about 22 bits, for a pair of values: {high, low}.
 __device__ __forceinline__ uint2 split_f16(float first, float second) {
   constexpr float kLargest = 65504.0F;
@@ -163,6 +141,40 @@ __device__ __forceinline__ uint2 split_f16(float first, float second) {
   const float2 rounded = unpack_query(high, false);
   return {high, ptx::pack_16bit<false>(first - rounded.x, second - rounded.y)};
 }
+
+// The polynomials of one window as the query side of one k-step; key_bias.cc has the key side, powers of x.
+template <DecodeConfig C>
+struct WindowBias {
+  uint32_t b[C.column_tiles][2];
+
+  __device__ __forceinline__ void load(const float* coeffs, int num_windows, int window_in_segment, int columns,
+                                       LanePlace at) {
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile) {
+      const int column = tile * kColumnsPerTile + at.row;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float parts[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int k = 2 * at.quad + 8 * half + i, term = k % kBiasTerms;
+          const bool used = column < columns && k < 3 * kBiasTerms;
+          const float c = used ? coeffs[(term * num_windows + window_in_segment) * C.columns() + column] : 0.0F;
+          const uint2 split = split_f16(c * static_cast<float>(1.0 / kBiasUnit), 0.0F);
+          parts[i] = unpack_query(k >= kBiasTerms && k < 2 * kBiasTerms ? split.y : split.x, false).x;
+        }
+        b[tile][half] = ptx::pack_16bit<false>(parts[0], parts[1]);
+      }
+    }
+  }
+  // Adds the score of the slow pairs on one page.
+  __device__ __forceinline__ void add(const std::byte* table, int page, LanePlace at, Scores<C>& scores) const {
+    const uint4 powers = reinterpret_cast<const uint4*>(table)[page % kWindowPages * 32 + at.lane];
+#pragma unroll
+    for (int tile = 0; tile < C.column_tiles; ++tile)
+      ptx::mma_16x8x16<false>(scores[tile], powers.x, powers.y, powers.z, powers.w, b[tile]);
+  }
+};
 
 // The query side of one k-step of fast pairs, turned to `position`: B fragments of the high and the low parts.
 struct FastStep {
@@ -206,7 +218,7 @@ struct FastBias {
   __device__ __forceinline__ void add(const DecodeParams& p, const BiasTables& tables, const std::byte* table, int page,
                                       int columns, LanePlace at, Scores<C>& scores) const {
     const int page_in_table = page & (p.bias_shape.table_pages() - 1);
-    const uint4* fragments = reinterpret_cast<const uint4*>(table) + page_in_table * 64 + at.lane;
+    const uint4* fragments = reinterpret_cast<const uint4*>(table + kWindowTableBytes) + page_in_table * 64 + at.lane;
     Scores<C> rest = {};
 #pragma unroll
     for (int step = 0; step < kRegisterBiasSteps; ++step) {
