@@ -40,13 +40,13 @@ fi
   for f in "$kernels"/*.cu; do echo "$nv -c $f -o $out/k_$(basename "$f" .cu).o"; done
   echo "$cc $defines -c $out/instance_table.cc -o $out/h_instance_table.o"
   for f in "$kernels"/*.cc; do
-    case $f in *_test.cc|*instance_table.cc|*_main.cc|*/$without.cc) ;; *) echo "$cc $defines -c $f -o $out/h_$(basename "$f" .cc).o" ;; esac
+    case $f in *_test.cc|*instance_table.cc|*_main.cc|*/$without.cc|*/cuda_attention_none.cc) ;; *) echo "$cc $defines -c $f -o $out/h_$(basename "$f" .cc).o" ;; esac
   done
   for f in base/error base/hash tensor/dtype kv/format kv/codec kv/rope kv/key_transform kv/layout kv/page_pool kv/cache \
-           kv/tiled_layout ops/attention kernels/checks kernels/ref/ref_attention device/cuda/device_cuda; do
+           kv/tiled_layout ops/attention kernels/checks kernels/ref/ref_attention kernels/testing/attend_case device/cuda/device_cuda; do
     echo "$cc $defines -c $src/asymkv/$f.cc -o $out/l_${f//\//_}.o"
   done
-  for f in decode_gpu_test write_gpu_test prefill_gpu_test kernel_bench_main prefill_bench_main; do
+  for f in decode_gpu_test write_gpu_test prefill_gpu_test cuda_attention_gpu_test kernel_bench_main prefill_bench_main; do
     [ -f "$kernels/$f.cc" ] && echo "$cc $defines -c $kernels/$f.cc -o $out/m_$f.o"
   done
 } > "$out/commands"

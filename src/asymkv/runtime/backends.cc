@@ -3,15 +3,24 @@
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/backends.h"
 #include "asymkv/kernels/cpu/model/cpu_model.h"
+#include "asymkv/kernels/cuda/cuda_attention.h"
 #include "asymkv/runtime/launch_log.h"
 
 namespace asymkv {
 
+namespace {
+
+std::unique_ptr<AttentionBackend> make_attention(std::string_view device) {
+  if (device == "ref") return make_ref_attention();
+  if (device == "cuda") return make_cuda_attention();
+  return make_cpu_attention();
+}
+
+}  // namespace
+
 std::vector<BackendChoice> list_backends() {
-  return {{"cpu", true, ""},
-          {"ref", true, ""},
-          {"cuda", false,
-           "models do not run on CUDA yet: use --device cpu (the CUDA attention kernels have their own bench)"}};
+  const std::string no_cuda = cuda_attention_refusal();
+  return {{"cpu", true, ""}, {"ref", true, ""}, {"cuda", no_cuda.empty(), no_cuda}};
 }
 
 Backends select_backends(std::string_view device) {
@@ -20,8 +29,7 @@ Backends select_backends(std::string_view device) {
     if (!choice.available) throw_unsupported("device \"{}\": {}", device, choice.reason);
     Backends backends;
     backends.model = make_cpu_model_backend();
-    backends.attention =
-        std::make_shared<LoggedAttention>(device == "ref" ? make_ref_attention() : make_cpu_attention());
+    backends.attention = std::make_shared<LoggedAttention>(make_attention(device));
     return backends;
   }
   throw_usage("unknown device \"{}\"; known: cpu, ref, cuda", device);

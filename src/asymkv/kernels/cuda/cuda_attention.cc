@@ -1,0 +1,51 @@
+#include "asymkv/kernels/cuda/cuda_attention.h"
+
+#include "asymkv/base/error.h"
+#include "asymkv/kernels/checks.h"
+#include "asymkv/kernels/cuda/host_attend.h"
+#include "asymkv/kernels/cuda/host_write.h"
+
+namespace asymkv {
+namespace {
+
+class CudaAttention final : public AttentionBackend {
+ public:
+  std::string_view name() const override { return cuda::kFamilyName; }
+
+  Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const override {
+    Support support = cuda::family_support(geometry, format, group, phase);
+    if (!support.ok || phase == Phase::kWrite) return support;
+    try {
+      cuda::require_instance(cuda::choose_decode(geometry, format, group).config);
+    } catch (const Error& e) {
+      return {false, "", e.what()};
+    }
+    return support;
+  }
+
+  void write_kv(const WriteKvParams& params) const override {
+    check_write_params(params);
+    require_write_support(*this, params);
+    cuda::write_from_host(params);
+  }
+
+  void attend(const AttendParams& params) const override {
+    check_attend_params(params);
+    require_attend_support(*this, params);
+    cuda::attend_from_host(params);
+  }
+};
+
+}  // namespace
+
+std::string cuda_attention_refusal() {
+  return cuda::family_refusal(list_devices(), cuda::decode_instance_table().size());
+}
+
+std::unique_ptr<AttentionBackend> make_cuda_attention() {
+  const std::string refusal = cuda_attention_refusal();
+  if (!refusal.empty()) throw_unsupported("{}", refusal);
+  return std::make_unique<CudaAttention>();
+}
+
+}  // namespace asymkv
