@@ -60,6 +60,7 @@ class WriterRun {
     const size_t elems = c.slots.size() * static_cast<size_t>(c.num_kv_heads * c.head_dim);
     k_ = draw(elems, 1.0F);
     v_ = draw(elems, 1.0F);
+    for (size_t i = 0; i < v_.size(); i += 97) v_[i] = bits(-0.0F);  // its sign is stored
     if (c.odd_inputs) make_odd();
     for (int64_t i = 0; i < c.num_kv_heads * c.head_dim; ++i) bias_.push_back(c.with_bias ? 20.0F * normal() : 0.0F);
     for (int64_t i = 0; i < c.head_dim; ++i) norm_weight_.push_back(1.0F + 0.5F * normal());
