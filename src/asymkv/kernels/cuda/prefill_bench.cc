@@ -76,7 +76,7 @@ class StepRun {
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::mt19937(11));
     const PrefillBatch batch{step_.requests, table_, kPageSize, kQHeads, kKvHeads, kHeadDim};
-    plan_ = plan_prefill(batch);
+    plan_ = plan_prefill(batch, {.max_decode_columns = 0});
     prefill_ = std::make_unique<DevicePrefill>(config_, batch, plan_);
     const int64_t blocks = std::max<int64_t>(pages, 1) * kKvHeads;
     blocks_ = DeviceBuffer(blocks * config_.block_bytes());
@@ -120,6 +120,29 @@ class StepRun {
                         }
                       })
         .median_us;
+  }
+  // The decode kernel over the same stored tokens, with the step's new tokens as query tiles (a step of one request;
+  // its fresh keys are taken as stored).
+  double decode_us() const {
+    const PrefillRequest& r = step_.requests.front();
+    const KvGeometry geometry{kKvHeads, kHeadDim, kHeadDim, kPageSize};
+    const DecodeConfig config = choose_decode(geometry, format_.format, kQHeads / kKvHeads, r.num_new).config;
+    DecodeBatch batch;
+    batch.seq_lens = {r.cached_len};
+    batch.page_rows = {r.page_row};
+    batch.page_table = table_;
+    batch.num_kv_heads = kKvHeads;
+    batch.group = kQHeads / kKvHeads;
+    batch.num_queries = {r.num_new};
+    const DevicePlan plan(plan_decode(config, batch, query_limits(config)), table_);
+    DecodeArguments a;
+    a.blocks = blocks_.data();
+    a.scales = scales_.data();
+    a.fixed_scales = fixed_.as<float>();
+    a.q = q_.data();
+    a.out = out_.data();
+    a.softmax_scale = softmax_scale();
+    return time_graph(4, 11, [&](int64_t, StreamHandle stream) { launch_decode(plan, a, stream); }).median_us;
   }
   int64_t stored_tokens() const {
     int64_t tokens = 0;
@@ -367,6 +390,16 @@ Json measure_widen(const BenchFormat& format, double copy_tbps, const DeviceInfo
       {"bytes", run.widen_bytes()}, {"share_of_copy", share},        {"record", record_of(format, device, "widen")}};
 }
 
+// From how many new tokens on staging beats the decode kernel's query tiles: PrefillLimits::max_decode_columns.
+Json measure_route(const BenchFormat& format, int32_t num_new, Sdpa& sdpa) {
+  const StepRun run({fmt::format("{} new after 8192", num_new), {{8192, num_new}}}, format);
+  return {{"format", format.name},
+          {"cached", 8192},
+          {"new", num_new},
+          {"staged_us", run.step_us(sdpa)},
+          {"decode_us", run.decode_us()}};
+}
+
 }  // namespace
 
 Json measure_prefill(const std::function<void(const std::string&)>& progress) {
@@ -380,7 +413,7 @@ Json measure_prefill(const std::function<void(const std::string&)>& progress) {
   Json answer = {{"schema", "asymkv-bench-prefill-1"}, {"device", device.name},
                  {"copy_bandwidth_tbps", copy_tbps},   {"writer_rows", measure_writers(copy_tbps, progress)},
                  {"widen_rows", Json::array()},        {"prefill_rows", Json::array()},
-                 {"prefill_refusal", sdpa_refusal()}};
+                 {"route_rows", Json::array()},        {"prefill_refusal", sdpa_refusal()}};
   for (Json& row : answer["writer_rows"]) {
     const KvFormat format{{.dtype = DType::kBF16}, {.dtype = DType::kBF16}};
     Json record = record_of({"", format}, device, "write");
@@ -404,6 +437,15 @@ Json measure_prefill(const std::function<void(const std::string&)>& progress) {
   for (const Step& step : fresh_steps()) measure(step, staged_formats().front());
   for (const Step& step : staged_steps()) {
     for (const BenchFormat& format : staged_formats()) measure(step, format);
+  }
+  for (const char* name : {"native", "k8v8"}) {
+    for (const int32_t num_new : {8, 16, 32, 64, 128}) {
+      const BenchFormat format{name, parse_kv_format(name, DType::kBF16, ScaleKind::kFixed)};
+      answer["route_rows"].push_back(measure_route(format, num_new, sdpa));
+      const Json& row = answer["route_rows"].back();
+      progress(fmt::format("route {:8} {:4} new after 8192: staged {:7.1f} us, decode kernel {:7.1f} us", name, num_new,
+                           row.at("staged_us").get<double>(), row.at("decode_us").get<double>()));
+    }
   }
   return answer;
 }

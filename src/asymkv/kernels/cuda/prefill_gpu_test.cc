@@ -215,7 +215,7 @@ TEST(Widen, EqualsItsDefinitionByteForByte) {
       for_each_format(native, [&](const KvFormat& format) {
         PrefillCase c{.format = format, .native = native, .head_dim = head_dim, .requests = {{37, 9}, {16, 9}}};
         StoredContext context(c);
-        const PrefillPlan plan = plan_prefill(context.batch());
+        const PrefillPlan plan = plan_prefill(context.batch(), {.max_decode_columns = 16});
         const StagingRound& round = plan.rounds.at(0);
         const int64_t elems = round.num_rows * c.num_kv_heads * head_dim;
         const DeviceBuffer k(elems * 2), v(elems * 2), pages = to_device(round.pages);
@@ -300,7 +300,8 @@ class PrefillStep {
     plan_ =
         plan_prefill(context_.batch(),
                      {.staging_bytes = c.staging_tokens * staging_bytes_per_token(static_cast<int32_t>(c.num_kv_heads),
-                                                                                  static_cast<int32_t>(c.head_dim))});
+                                                                                  static_cast<int32_t>(c.head_dim)),
+                      .max_decode_columns = 16});
     const int64_t kv_row = c.num_kv_heads * c.head_dim;
     q_ = draw(plan_.num_rows * kv_row * c.group);
     k_ = draw(plan_.num_rows * kv_row);

@@ -26,7 +26,7 @@ TEST(PrefillPlan, RoutesEachRequestOfAMixedBatch) {
   const std::vector<int32_t> table = iota_table(100);
   const PrefillBatch batch{
       {{500, 1, 0}, {0, 40, 0}, {33, 17, 40}, {7, 0, 50}, {0, 1, 0}, {64, 4, 60}, {64, 5, 70}}, table, 16, 32, 8, 128};
-  const PrefillPlan plan = plan_prefill(batch);
+  const PrefillPlan plan = plan_prefill(batch, {.max_decode_columns = 16});
   EXPECT_EQ(plan.decode, (std::vector<int32_t>{0, 4, 5}));  // 4 new tokens times group 4 fill the decode columns
   EXPECT_EQ(plan.fresh, (std::vector<int32_t>{1, 2, 6}));
   EXPECT_EQ(plan.staged, (std::vector<int32_t>{2, 6}));
@@ -48,7 +48,8 @@ TEST(PrefillPlan, RoutesEachRequestOfAMixedBatch) {
 TEST(PrefillPlan, CutsLongContextsAtPages) {
   const std::vector<int32_t> table = iota_table(20, 3);
   const PrefillBatch batch{{{40, 100, 0}, {90, 100, 5}}, table, 16, 8, 8, 64};
-  const PrefillPlan plan = plan_prefill(batch, {.staging_bytes = 64 * staging_bytes_per_token(8, 64) + 5});
+  const PrefillPlan plan =
+      plan_prefill(batch, {.staging_bytes = 64 * staging_bytes_per_token(8, 64) + 5, .max_decode_columns = 1});
   ASSERT_EQ(plan.rounds.size(), 3U);
   EXPECT_TRUE(plan.accumulates);
   EXPECT_EQ(plan.rounds[0].pieces, (std::vector<StagedPiece>{{0, 0, 40, 0, true, true}, {1, 0, 16, 48, true, false}}));
@@ -57,9 +58,16 @@ TEST(PrefillPlan, CutsLongContextsAtPages) {
   EXPECT_EQ(plan.rounds[2].pages, (std::vector<WidenPage>{{3 + 5 + 5, 0, 10, 80}}));
 }
 
+TEST(PrefillPlan, DecodeTakesSmallChunksByDefault) {
+  const std::vector<int32_t> table = iota_table(4);
+  const PrefillPlan plan = plan_prefill({{{64, 64, 0}, {64, 65, 0}}, table, 16, 32, 8, 128});
+  EXPECT_EQ(plan.decode, (std::vector<int32_t>{0}));
+  EXPECT_EQ(plan.staged, (std::vector<int32_t>{1}));
+}
+
 TEST(PrefillPlan, PagesOf64AreFourSmallOnes) {
   const std::vector<int32_t> table = {9, 2};
-  const PrefillPlan plan = plan_prefill({{{100, 50, 0}}, table, 64, 8, 8, 128});
+  const PrefillPlan plan = plan_prefill({{{100, 50, 0}}, table, 64, 8, 8, 128}, {.max_decode_columns = 16});
   std::vector<int32_t> ids;
   for (const WidenPage& page : plan.rounds[0].pages) ids.push_back(page.page);
   EXPECT_EQ(ids, (std::vector<int32_t>{36, 37, 38, 39, 8, 9, 10}));
@@ -80,7 +88,8 @@ TEST(PrefillPlan, StagesEveryTokenOnceWithinTheBuffer) {
     const std::vector<int32_t> table = iota_table(entries, 100);
     batch.page_table = table;
     const auto capacity = static_cast<int32_t>(16 * (1 + random() % 12));
-    const PrefillPlan plan = plan_prefill(batch, {.staging_bytes = capacity * staging_bytes_per_token(2, 64)});
+    const PrefillPlan plan =
+        plan_prefill(batch, {.staging_bytes = capacity * staging_bytes_per_token(2, 64), .max_decode_columns = 14});
     std::map<int32_t, int32_t> next;
     for (const StagingRound& round : plan.rounds) {
       EXPECT_LE(round.num_rows, capacity);
