@@ -15,10 +15,11 @@ python3 -m pip download --quiet --no-deps --require-hashes --only-binary=:all: -
   --platform manylinux_2_27_x86_64 --platform manylinux_2_28_x86_64 -r "$dir/requirements.txt" -d "$dir/wheels"
 unzip -q -o "$dir"/wheels/nvidia_cudnn_cu13-*.whl 'nvidia/cudnn/*' '*.dist-info/licenses/*' -d "$dir/unpacked"
 unzip -q -o "$dir"/wheels/nvidia_cudnn_frontend-*.whl 'include/*' '*.dist-info/licenses/*' -d "$dir/unpacked"
-mkdir -p "$dir/lib" "$dir/cudnn"
+mkdir -p "$dir/cudnn"
 # The front end's headers look for each other through a folder named include.
 cp -r "$dir/unpacked/include" "$dir/"
-cp -r "$dir/unpacked/nvidia/cudnn/include" "$dir/cudnn/"
-cp "$dir"/unpacked/nvidia/cudnn/lib/* "$dir/lib/"
-rm -r "$dir/wheels" "$dir/unpacked/nvidia"
+cp -r "$dir/unpacked/nvidia/cudnn/include" "$dir/unpacked/nvidia/cudnn/lib" "$dir/cudnn/"
+mkdir -p "$dir/licenses"
+for package in "$dir"/unpacked/*.dist-info; do cp -r "$package/licenses" "$dir/licenses/$(basename "$package" .dist-info)"; done
+rm -r "$dir/wheels" "$dir/unpacked" "$dir/requirements.txt"
 echo "cuDNN 9.19.0 and its front end 1.32.0 are in $dir"
