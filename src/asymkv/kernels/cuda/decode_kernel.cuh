@@ -49,7 +49,7 @@ class PageLoader {
       ++segment_idx_;
       const Segment s = load_segment(p_.segments + segment_idx_);
       begin(s, share_of(p_, s, warp_), share_of(p_, s, warp_ + 1));
-      ids_ = load_id(ids_base_);
+      ids_ = block_of(load_id(ids_base_), ids_base_);
     }
     const size_t id = static_cast<uint32_t>(__shfl_sync(~0U, ids_, (page_ - ids_base_) & 31));
     if (lane_ == 0) {
@@ -66,8 +66,8 @@ class PageLoader {
       barrier_ -= p_.stages * 8;
     }
     if (++page_ - ids_base_ == kRecordPages) {
-      ids_ = next_ids_;
       ids_base_ += kRecordPages;
+      ids_ = block_of(next_ids_, ids_base_);
       next_ids_ = load_id(ids_base_ + kRecordPages);
     }
   }
@@ -87,7 +87,7 @@ class PageLoader {
     return ((id << p_.page_shift) + within) * p_.num_kv_heads + kv_head_;
   }
   __device__ __forceinline__ int load_id(int first) const {
-    return first + lane_ < end_ ? block_of(__ldg(row_ + ((first + lane_) >> p_.page_shift)), first) : 0;
+    return first + lane_ < end_ ? __ldg(row_ + ((first + lane_) >> p_.page_shift)) : 0;
   }
 
   const DecodeParams& p_;
@@ -96,7 +96,7 @@ class PageLoader {
   int segment_idx_ = 0, segment_end_ = 0;
   uint64_t policy_;
   int page_ = 0, end_ = 0, ids_base_ = 0, stage_ = 0;
-  int ids_ = 0, next_ids_ = 0;
+  int ids_ = 0, next_ids_ = 0;  // block indices, and ids of cache pages that become some when they are needed
   int kv_head_ = 0;
   const int32_t* row_ = nullptr;
 };
@@ -140,7 +140,7 @@ struct BiasState {
     const int columns = columns_of(p, segment);
     if (page / kWindowPages != window) {
       window = page / kWindowPages;
-      slow.load(tables.coeffs, p.bias_windows, window - segment.page_begin / kWindowPages, columns, at);
+      slow.make(p, tables, window, columns, at);
     }
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile)
@@ -229,15 +229,18 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   PageLoader<C> loader(p, ptx::shared_address(ring), barriers, warp, at.lane);
   loader.begin_first(segment, range, first_ids);
   const int early = min(min(range.w, segment.query_pos / kPageSize) - range.z, p.stages);
-#pragma unroll 1
-  for (int i = 0; i < early; ++i) loader.issue();
   if (C.prebias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
   if constexpr (C.prebias) touch_bias<C>(p, segment);
-  if (p.overlaps) ptx::wait_for_previous_kernel();
-  if (C.prebias && segment_end > segment_begin) touch_queries<C>(p, segment);
 #pragma unroll 1
-  for (int i = max(early, 0); i < p.stages; ++i) loader.issue();
-  if (p.overlaps) ptx::allow_next_kernel();
+  for (int i = 0; i < p.stages; ++i) {
+    if (p.overlaps && i >= early) ptx::wait_for_previous_kernel();
+    loader.issue();
+  }
+  if (p.overlaps) {
+    ptx::wait_for_previous_kernel();
+    ptx::allow_next_kernel();
+  }
+  if (C.prebias && segment_end > segment_begin) touch_queries<C>(p, segment);
 
   float factor = p.softmax_scale_log2, value_scale = 1.0F;
   if constexpr (C.k_bytes() == 1 && !C.k_dynamic) factor *= __ldg(p.fixed_scales);
@@ -245,12 +248,7 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   if constexpr (C.key != DType::kBF16) factor *= p.q_is_bf16 ? kQueryUnit : 1.0F;
   const OutputWriter<C> writer{p, value_scale};
   if constexpr (C.prebias) {
-    if (segment.page_end > segment.page_begin) {
-      prepare_bias<C>(p, segment, tables);
-      if constexpr (C.fast_bias) prepare_fast_bias<C>(p, segment, tables);
-    }
-    __syncthreads();
-    if (segment.page_end > segment.page_begin) finish_bias<C>(p, segment, tables);
+    if (segment_end > segment_begin) prepare_bias<C>(p, segment, tables);
     __syncthreads();
     ptx::barrier_wait(table_barrier, 0);
   }
@@ -280,13 +278,13 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       auto* page_at = static_cast<std::byte*>(__cvta_shared_to_generic(stage_at));
       const bool at_edge = static_cast<uint32_t>(page - segment.full_begin) >= num_full;
       if (at_edge) {
-        const int valid = p.segments[segment_idx].seq_len - page * kPageSize;
+        const int valid = segment.seq_len - page * kPageSize;
         if (valid < kPageSize) clear_unused_slots<C>(page_at, valid, at);
       }
       const float* key_scales = reinterpret_cast<const float*>(page_at + C.block_bytes());
       score_page<C>(page_at, at, queries, scores);
       finish_scores<C>(p, key_scales, factor, bias_scores, at, scores);
-      if (at_edge) mask_scores<C>(p, p.segments[segment_idx], page * kPageSize, at, scores, state);
+      if (at_edge) mask_scores<C>(p, segment, page * kPageSize, at, scores, state);
       weigh_page<C>(key_scales + (C.k_dynamic ? kPageSize : 0), at, scores, state);
       add_values<C>(page_at + C.k_block_bytes(), at, scores, state);
       __syncwarp();
@@ -301,18 +299,9 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       loader.issue();
     }
     const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
-    const bool next_has_pages = !is_last && next.page_end > next.page_begin;
     // Stage 3: the warps become one result; the next segment's bias is made beside it.
-    if constexpr (C.prebias) {  // writes nothing that the page loop reads: the coefficients come after the barrier
-      if (next_has_pages) prepare_bias<C>(p, next, tables);
-    }
     gather_warps<C>(state, warp, warps, p.columns, at, slots);
-    if constexpr (C.prebias) {
-      if (next_has_pages) finish_bias<C>(p, next, tables);
-      if constexpr (C.fast_bias) {
-        if (next_has_pages) prepare_fast_bias<C>(p, next, tables);
-      }
-    }
+    if (C.prebias && !is_last) prepare_bias<C>(p, next, tables);
     // Stage 4: out, or partial results and the last arriver.
     if (p.cluster_shift > 0) {
       const PeerSlots peers{reinterpret_cast<float2*>(smem + p.shared.peer_state),

@@ -130,7 +130,6 @@ void DevicePlan::fill(DecodeParams& params) const {
   params.partial_out = partial_out_.as<float>();
   params.partial_state = partial_state_.as<float>();
   params.arrivals = arrivals_.as<int32_t>();
-  params.bias_windows = plan_.bias_windows;
   params.num_kv_heads = plan_.num_kv_heads;
   params.group = plan_.group;
   params.columns = plan_.columns;

@@ -11,9 +11,9 @@ namespace asymkv::cuda {
 namespace {
 
 // What a segment costs beside its pages: set-up, merge and the tail after its last page, as the bytes an SM reads in
-// that time (about 3 us). Pre-bias adds the coefficients of its windows. Measured on ragged batches: 48 KB cost K8/V8
-// 7 % over 96 KB, 16-bit formats 0.6 to 2 %.
-constexpr int64_t kSegmentCostBytes = 96 * 1024;
+// that time (about 5 us). Pre-bias adds the coefficients of its windows. Measured on ragged batches, K8/V8: 96 KB cost
+// 5 % over 160 to 208 KB, 24 KB (with the merge left to one warp) 20 %.
+constexpr int64_t kSegmentCostBytes = 192 * 1024;
 constexpr int64_t kPrebiasCostBytes = 48 * 1024;
 // A cut that would leave less than this at either end of a head moves to the end.
 constexpr int64_t kSmallestFragmentPages = 8;
@@ -42,11 +42,6 @@ int32_t query_pos_of(const DecodeBatch& batch, size_t sequence) {
 }
 int32_t tokens_per_tile(const DecodeConfig& config, int32_t group) {
   return config.columns() / group;
-}
-// Pre-bias windows that a segment of so many pages can touch.
-int32_t windows_of(const DecodeConfig& config, int64_t pages) {
-  if (!config.prebias) return 0;
-  return static_cast<int32_t>(std::min<int64_t>((pages + kWindowPages - 1) / kWindowPages + 1, kMaxWindows));
 }
 
 int32_t max_clusters(const DeviceLimits& device, int32_t size) {
@@ -86,9 +81,11 @@ int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64
 
 // Warps and stages: enough bytes in flight, as many warps as the arithmetic of 8-bit formats wants, few where the work
 // of a CTA is short.
-LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const LaunchShape& wanted, bool short_work) {
+LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const LaunchShape& wanted, bool short_work,
+                         bool overlaps) {
   LaunchShape shape = wanted;
   shape.cluster_size = needs.cluster_size;
+  const bool short_overlap = short_work && overlaps && needs.cluster_size == 1;
   auto fits = [&](int32_t warps, int32_t stages) {
     needs.warps = warps;
     needs.stages = stages;
@@ -103,6 +100,8 @@ LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const La
     const int32_t per_stage = shape.warps * config.stage_bytes();
     const bool native = config.k_bytes() + config.v_bytes() == 4;
     shape.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage + (native ? 1 : 0), 2, 4);
+    // Short work beside the launch before it: filling more stages holds the first pages up (K8/V8 at batch 1).
+    if (short_overlap) shape.stages = std::min(shape.stages, 3);
     while (shape.stages > 2 && !fits(shape.warps, shape.stages)) --shape.stages;
   }
   const bool warps_fit = shape.warps % kMergeStep == 0 && shape.warps > 0 && shape.warps <= config.max_warps();
@@ -124,15 +123,10 @@ class Splitter {
 
   // Pages begin to end - 1 of a head, counted from its first.
   void add(size_t head, int64_t begin, int64_t end) {
-    const int64_t longest = plan_.config.prebias ? kMaxSegmentPages : std::max<int64_t>(end - begin, 1);
-    do {
-      const int64_t stop = std::min(end, begin + longest);
-      Segment part = heads_[head].whole;
-      part.page_end = part.page_begin + static_cast<int32_t>(stop);
-      part.page_begin += static_cast<int32_t>(begin);
-      plan_.segments.push_back(part);
-      begin = stop;
-    } while (begin < end);
+    Segment part = heads_[head].whole;
+    part.page_end = part.page_begin + static_cast<int32_t>(end);
+    part.page_begin += static_cast<int32_t>(begin);
+    plan_.segments.push_back(part);
   }
 
   // Numbers the parts of each head, then writes the records.
@@ -373,10 +367,8 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
     total += head.pages();
     longest = std::max(longest, head.pages());
   }
-  plan.bias_windows = windows_of(config, longest);
   int32_t cluster = 1;
-  const bool one_segment = !config.prebias || longest <= kMaxSegmentPages;
-  if (all_equal(heads) && one_segment) {
+  if (all_equal(heads)) {
     cluster = wanted.cluster_size > 0
                   ? wanted.cluster_size
                   : choose_cluster(plan, device, static_cast<int64_t>(heads.size()), longest, batch.overlaps);
@@ -385,8 +377,8 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
     throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
   }
   const bool short_work = total * config.block_bytes() / device.num_sms < kClusterBytesPerCta;
-  SharedNeeds needs{0, 0, cluster, plan.columns, plan.bias_windows, bias};
-  plan.shape = choose_shape(config, needs, wanted, short_work);
+  SharedNeeds needs{0, 0, cluster, plan.columns, bias};
+  plan.shape = choose_shape(config, needs, wanted, short_work, batch.overlaps);
   needs.warps = plan.shape.warps;
   needs.stages = plan.shape.stages;
   plan.shared = place_shared(config, needs);
@@ -409,9 +401,8 @@ DecodePlan plan_range(const DecodeConfig& config, const PlanRange& range, const 
   plan.page_shift = std::countr_zero(static_cast<uint32_t>(range.page_size / kPageSize));
   plan.columns = std::min(range.max_queries, tokens_per_tile(config, range.group)) * range.group;
   plan.bias = bias;
-  plan.bias_windows = windows_of(config, pages_of(range.max_seq_len));
-  SharedNeeds needs{0, 0, 1, plan.columns, plan.bias_windows, bias};
-  plan.shape = choose_shape(config, needs, {}, false);
+  SharedNeeds needs{0, 0, 1, plan.columns, bias};
+  plan.shape = choose_shape(config, needs, {}, false, false);
   needs.warps = plan.shape.warps;
   needs.stages = plan.shape.stages;
   plan.shared = place_shared(config, needs);
@@ -452,8 +443,7 @@ DecodePlan plan_in_range(const DecodePlan& range_plan, const PlanRange& range, c
 int64_t max_segments(const PlanRange& range, const DecodeConfig& config, const DeviceLimits& device) {
   const int64_t per_tile = tokens_per_tile(config, range.group);
   const int64_t tiles = (range.max_queries + per_tile - 1) / per_tile;
-  const int64_t cuts = config.prebias ? pages_of(range.max_seq_len) / kMaxSegmentPages : 0;
-  return range.max_sequences * tiles * range.num_kv_heads * (1 + cuts) + device.num_sms;
+  return range.max_sequences * tiles * range.num_kv_heads + device.num_sms;
 }
 
 int64_t DecodePlan::bytes_read() const {
@@ -510,10 +500,8 @@ DecodeShared place_with_slots(const DecodeConfig& config, const SharedNeeds& nee
   at.merge_out = place(true, merge_elems * kFloat);
   at.peer_state = place(peers, needs.cluster_size * columns * kFloat2);
   at.peer_out = place(peers, columns * config.head_dim * kFloat);
-  at.bias_coeffs = place(config.prebias, kBiasTerms * needs.bias_windows * config.columns() * kFloat);
   at.bias_products = place(config.prebias, columns * pairs * kFloat2);
-  at.bias_turns = place(config.prebias, needs.bias_windows * pairs * kFloat2);
-  at.bias_half_step = place(config.prebias, pairs * kFloat);
+  at.bias_freqs = place(config.prebias, pairs * 4 * kFloat);
   at.fast_products = place(config.fast_bias, columns * fast * kFloat2);
   at.fast_freqs = place(config.fast_bias, fast * kFloat2);
   at.bias_table = place(config.prebias, needs.bias.table_bytes());

@@ -63,7 +63,6 @@ struct DecodePlan {
   int32_t columns = 0;  // of the largest query tile
   int32_t window = 0;
   int32_t page_shift = 0;
-  int32_t bias_windows = 0;  // rows of the coefficient table
   BiasShape bias;
   std::vector<Segment> segments;    // of CTA 0, then of CTA 1, ...; parts of one (query tile, KV head) are consecutive
   std::vector<WarpRecord> records;  // [num_ctas * shape.warps]

@@ -11,11 +11,9 @@ namespace asymkv::cuda {
 
 // The kernel's page: 16 slots. A cache page of 64 slots is four of them one after the other (kv/tiled_layout.h).
 inline constexpr int32_t kPageSize = 16;
-inline constexpr int32_t kColumnsPerTile = 8;      // queries side by side in one mma: its N
-inline constexpr int32_t kRecordPages = 32;        // page ids that travel inside a warp's record
-inline constexpr int32_t kWindowPages = 32;        // pages of one pre-bias window: 512 keys
-inline constexpr int32_t kMaxSegmentPages = 2048;  // of one segment with pre-bias; bounds the coefficient table
-inline constexpr int32_t kMaxWindows = kMaxSegmentPages / kWindowPages + 1;
+inline constexpr int32_t kColumnsPerTile = 8;     // queries side by side in one mma: its N
+inline constexpr int32_t kRecordPages = 32;       // page ids that travel inside a warp's record
+inline constexpr int32_t kWindowPages = 32;       // pages of one pre-bias window: 512 keys
 inline constexpr int32_t kBiasTerms = 5;          // coefficients of the degree-4 window polynomial
 inline constexpr int32_t kBiasStepPairs = 8;      // fast pairs of one k-step: eight cosines and eight sines
 inline constexpr int32_t kRegisterBiasSteps = 4;  // k-steps whose query side stays in registers; more are allowed
@@ -51,7 +49,7 @@ struct DecodeConfig {
   // Register budget: 65,536 registers over the warps. Accumulators and queries grow with head_dim * column_tiles.
   constexpr int32_t max_warps() const {
     if (column_tiles == 2 || (fast_bias && head_dim > 128)) return 8;
-    const bool heavy = head_dim > 128 || prebias || key == DType::kI8 || k_bytes() + v_bytes() > 2;
+    const bool heavy = head_dim > 128 || fast_bias || k_bytes() + v_bytes() > 2;
     return heavy ? 12 : 16;
   }
   // The configuration as one integer: kernels take it as their template argument (nvcc 13.0 writes host stubs that do
@@ -137,20 +135,18 @@ struct BiasShape {
 
 // Byte offsets into dynamic shared memory of one launch.
 struct DecodeShared {
-  int32_t ring = 0;            // [warp][stage][stage_bytes]
-  int32_t barriers = 0;        // [warp][stage] 8 bytes
-  int32_t merge_state = 0;     // [merge slot][column] float2 {max, sum}
-  int32_t merge_out = 0;       // [merge slot][column][head_dim + 4] float, or the shares of the last arriver
-  int32_t peer_state = 0;      // [cluster rank][column] float2
-  int32_t peer_out = 0;        // [cluster rank][slice] float2
-  int32_t bias_coeffs = 0;     // [term][window][column] float
-  int32_t bias_products = 0;   // [column][pair] float2 {c, d}
-  int32_t bias_turns = 0;      // [window][pair] float2 {cos, sin}
-  int32_t bias_half_step = 0;  // [pair] float: radians per half window
-  int32_t fast_products = 0;   // [column][fast pair] float2 {c, d}, over kBiasUnit
-  int32_t fast_freqs = 0;      // [fast pair] float2: turns per position and their rest
-  int32_t bias_table = 0;      // [page of a window][lane], [fast step][page of the table][high, low][lane] 16 bytes
-  int32_t bias_barrier = 0;    // the table has arrived
+  int32_t ring = 0;           // [warp][stage][stage_bytes]
+  int32_t barriers = 0;       // [warp][stage] 8 bytes
+  int32_t merge_state = 0;    // [merge slot][column] float2 {max, sum}
+  int32_t merge_out = 0;      // [merge slot][column][head_dim + 4] float, or the shares of the last arriver
+  int32_t peer_state = 0;     // [cluster rank][column] float2
+  int32_t peer_out = 0;       // [cluster rank][slice] float2
+  int32_t bias_products = 0;  // [column][pair] float2 {c, d}, over kBiasUnit
+  int32_t bias_freqs = 0;     // [pair] float4: turns per position and their rest, radians per half window
+  int32_t fast_products = 0;  // [column][fast pair] float2 {c, d}, over kBiasUnit
+  int32_t fast_freqs = 0;     // [fast pair] float2: turns per position and their rest
+  int32_t bias_table = 0;     // [page of a window][lane], [fast step][page of the table][high, low][lane] 16 bytes
+  int32_t bias_barrier = 0;   // the table has arrived
   int32_t flag = 0;
   int32_t merge_slots = 0;  // a multiple of four, at most the warps
   int32_t total = 0;
@@ -177,7 +173,6 @@ struct DecodeParams {
   const BiasFrequency* fast_freq = nullptr;  // [8 * fast_steps]
   const std::byte* bias_table = nullptr;     // as in shared memory
   BiasShape bias_shape;
-  int32_t bias_windows = 0;  // rows of the coefficient table
   int32_t num_kv_heads = 0;
   int32_t group = 0;       // q heads per KV head
   int32_t columns = 0;     // of the largest query tile: query tokens times group
@@ -201,8 +196,7 @@ struct SharedNeeds {
   int32_t warps = 0;
   int32_t stages = 0;  // pages per warp in flight
   int32_t cluster_size = 1;
-  int32_t columns = 0;       // of the largest query tile
-  int32_t bias_windows = 0;  // of the longest segment
+  int32_t columns = 0;  // of the largest query tile
   BiasShape bias;
 };
 

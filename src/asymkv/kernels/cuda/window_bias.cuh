@@ -6,9 +6,8 @@
 // p + head_dim / 2) the score at position t is c cos(w t) + d sin(w t) with c = q1 b1 + q2 b2 and d = q2 b1 - q1 b2, q
 // already rotated.
 //
-// Slow pairs: over a window of 512 keys they sum to a polynomial of degree 4 in x = (t - middle) / 256. Its
-// coefficients are computed once per segment, window and query; its value on a page is one k-step, powers of x times
-// coefficients.
+// Slow pairs: over a window of 512 keys they sum to a polynomial of degree 4 in x = (t - middle) / 256. A warp makes
+// its coefficients when it comes to a window; its value on a page is one k-step, powers of x times coefficients.
 //
 // Fast pairs: (c, d) is turned to the first key of a run of pages; then eight pairs are one more k-step of the score,
 // keys = cosines and sines of the offset (one constant table for all heads and runs), queries = the turned (c, d).
@@ -18,18 +17,14 @@ namespace asymkv::cuda {
 
 // Shared-memory arrays of this stage; pairs = 32 * slow_chunks, fast = 8 * fast_steps.
 struct BiasTables {
-  float* coeffs;          // [term][window][column]
-  float2* products;       // [column][pair] {c, d}, in log2 units
-  float2* turns;          // [window][pair] {cos, sin} of the window's middle
-  float* half_step;       // [pair] radians per half window
-  float2* fast_products;  // [column][fast] {c, d}, in log2 units over kBiasUnit
+  float2* products;       // [column][pair] {c, d}, in log2 units over kBiasUnit
+  float4* freqs;          // [pair] turns per position and their rest, radians per half window
+  float2* fast_products;  // [column][fast] {c, d}, in the same units
   float2* fast_freqs;     // [fast] turns per position and their rest
 
   __device__ __forceinline__ BiasTables(std::byte* smem, const DecodeShared& at)
-      : coeffs(reinterpret_cast<float*>(smem + at.bias_coeffs)),
-        products(reinterpret_cast<float2*>(smem + at.bias_products)),
-        turns(reinterpret_cast<float2*>(smem + at.bias_turns)),
-        half_step(reinterpret_cast<float*>(smem + at.bias_half_step)),
+      : products(reinterpret_cast<float2*>(smem + at.bias_products)),
+        freqs(reinterpret_cast<float4*>(smem + at.bias_freqs)),
         fast_products(reinterpret_cast<float2*>(smem + at.fast_products)),
         fast_freqs(reinterpret_cast<float2*>(smem + at.fast_freqs)) {}
 };
@@ -45,90 +40,40 @@ __device__ __forceinline__ float2 unit_angle(float turns, float rest, float posi
   return make_float2(cosine, sine);
 }
 
-// {c, d} of one pair and one query row, in log2 units.
+// {c, d} of one pair and one query row, in log2 units over kBiasUnit.
 template <DecodeConfig C>
 __device__ __forceinline__ float2 pair_product(const DecodeParams& p, const uint16_t* row, int pair, float low,
                                                float high) {
   const float q1 = unpack_query(row[max(pair, 0)], p.q_is_bf16).x;  // a negative pair is padding
   const float q2 = unpack_query(row[max(pair, 0) + C.head_dim / 2], p.q_is_bf16).x;
-  return make_float2((q1 * low + q2 * high) * p.softmax_scale_log2, (q2 * low - q1 * high) * p.softmax_scale_log2);
+  const float unit = p.softmax_scale_log2 * static_cast<float>(1.0 / kBiasUnit);
+  return make_float2((q1 * low + q2 * high) * unit, (q2 * low - q1 * high) * unit);
 }
 
-// First half: products with the queries, and the angles of the windows' middles. A barrier must follow.
+// Products with the queries of a segment, while no warp reads those of another one. A barrier must follow.
 template <DecodeConfig C>
 __device__ __forceinline__ void prepare_bias(const DecodeParams& p, const Segment& segment, const BiasTables& tables) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int chunks = p.bias_shape.slow_chunks, pairs = 32 * chunks, first_pair = C.head_dim / 2 - pairs;
-  const int first_window = segment.page_begin / kWindowPages;
-  const int num_windows = (segment.page_end - 1) / kWindowPages - first_window + 1;
   const auto* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int pair = chunk * 32 + lane;
     const BiasPair b = p.bias[segment.kv_head * pairs + pair];
     const BiasFrequency f = p.bias_freq[pair];
-    if (warp == 0) tables.half_step[pair] = f.radians_per_half_window;
+    if (warp == 0) tables.freqs[pair] = make_float4(f.turns, f.turns_rest, f.radians_per_half_window, 0.0F);
     for (int column = warp; column < columns_of(p, segment); column += warps) {
       const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
       tables.products[column * pairs + pair] = pair_product<C>(p, row, first_pair + pair, b.low, b.high);
     }
-    for (int w = warp; w < num_windows; w += warps) {
-      const float middle = static_cast<float>((first_window + w) * kWindowPages * kPageSize + 8 * kWindowPages);
-      tables.turns[w * pairs + pair] = unit_angle(f.turns, f.turns_rest, middle);
-    }
   }
-}
-
-// Between the halves, while no warp reads the fast products: those of this segment. A barrier must follow.
-template <DecodeConfig C>
-__device__ __forceinline__ void prepare_fast_bias(const DecodeParams& p, const Segment& segment,
-                                                  const BiasTables& tables) {
+  if constexpr (!C.fast_bias) return;
   const int fast = kBiasStepPairs * p.bias_shape.fast_steps;
-  const auto* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
   for (int i = threadIdx.x; i < columns_of(p, segment) * fast; i += blockDim.x) {
     const int column = i / fast, pair = i - column * fast;
     const FastBiasPair b = p.fast_bias[segment.kv_head * fast + pair];
-    const float2 product =
-        pair_product<C>(p, q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim, b.pair, b.low, b.high);
-    tables.fast_products[i] =
-        make_float2(product.x * static_cast<float>(1.0 / kBiasUnit), product.y * static_cast<float>(1.0 / kBiasUnit));
+    const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
+    tables.fast_products[i] = pair_product<C>(p, row, b.pair, b.low, b.high);
     if (column == 0) tables.fast_freqs[pair] = make_float2(p.fast_freq[pair].turns, p.fast_freq[pair].turns_rest);
-  }
-}
-
-// Second half: coefficients, four threads for one window and query. A barrier must follow.
-template <DecodeConfig C>
-__device__ __forceinline__ void finish_bias(const DecodeParams& p, const Segment& segment, const BiasTables& tables) {
-  const int pairs = 32 * p.bias_shape.slow_chunks, columns = columns_of(p, segment);
-  const int num_windows = (segment.page_end - 1) / kWindowPages - segment.page_begin / kWindowPages + 1;
-  const int num_tasks = num_windows * columns;
-  for (int i = threadIdx.x; i < ((num_tasks * 4 + 31) & ~31); i += blockDim.x) {
-    const int task = min(i >> 2, num_tasks - 1), quarter = i & 3, w = task / columns, column = task - w * columns;
-    const int turn = (quarter >> 1) * 4 + (w & 1) * 2;  // starts the quarters on different shared-memory banks
-    float k[kBiasTerms] = {};
-    for (int chunk = 0; chunk < p.bias_shape.slow_chunks; ++chunk) {
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const int pair = chunk * 32 + quarter * 8 + ((step + turn) & 7);
-        const float2 cd = tables.products[column * pairs + pair], angle = tables.turns[w * pairs + pair];
-        const float half = tables.half_step[pair], square = -0.5F * half * half;
-        const float even = cd.x * angle.x + cd.y * angle.y, odd = (cd.y * angle.x - cd.x * angle.y) * half;
-        k[0] += even;
-        k[1] += odd;
-        k[2] = fmaf(square, even, k[2]);
-        k[3] = fmaf(square * (1.0F / 3.0F), odd, k[3]);
-        k[4] = fmaf(square * square * (1.0F / 6.0F), even, k[4]);
-      }
-    }
-#pragma unroll
-    for (int term = 0; term < kBiasTerms; ++term) {
-      k[term] += __shfl_xor_sync(~0U, k[term], 1);
-      k[term] += __shfl_xor_sync(~0U, k[term], 2);
-    }
-    if (quarter == 0 && (i >> 2) < num_tasks) {
-#pragma unroll
-      for (int term = 0; term < kBiasTerms; ++term)
-        tables.coeffs[(term * p.bias_windows + w) * C.columns() + column] = k[term];
-    }
   }
 }
 
@@ -147,24 +92,42 @@ template <DecodeConfig C>
 struct WindowBias {
   uint32_t b[C.column_tiles][2];
 
-  __device__ __forceinline__ void load(const float* coeffs, int num_windows, int window_in_segment, int columns,
+  // A quad of lanes takes one column: each lane eight of every 32 pairs, from another one on in every row, so that the
+  // lanes read different banks.
+  __device__ __forceinline__ void make(const DecodeParams& p, const BiasTables& tables, int window, int columns,
                                        LanePlace at) {
+    constexpr int kWindowKeys = kWindowPages * kPageSize;
+    const float middle = static_cast<float>(window * kWindowKeys + kWindowKeys / 2);
+    const int chunks = p.bias_shape.slow_chunks;
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile) {
       const int column = tile * kColumnsPerTile + at.row;
+      float k[kBiasTerms] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        const float4 f = tables.freqs[chunk * 32 + at.lane];
+        const float2 turned = unit_angle(f.x, f.y, middle);
+        const float2* products = tables.products + (min(column, columns - 1) * chunks + chunk) * 32;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float parts[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int k = 2 * at.quad + 8 * half + i, term = k % kBiasTerms;
-          const bool used = column < columns && k < 3 * kBiasTerms;
-          const float c = used ? coeffs[(term * num_windows + window_in_segment) * C.columns() + column] : 0.0F;
-          const uint2 split = split_f16(c * static_cast<float>(1.0 / kBiasUnit), 0.0F);
-          parts[i] = unpack_query(k >= kBiasTerms && k < 2 * kBiasTerms ? split.y : split.x, false).x;
+        for (int step = 0; step < 8; ++step) {
+          const int pair = at.quad * 8 + ((step + at.row) & 7);
+          const float cosine = __shfl_sync(~0U, turned.x, pair), sine = __shfl_sync(~0U, turned.y, pair);
+          const float half = __shfl_sync(~0U, f.z, pair), square = -0.5F * half * half;
+          const float2 cd = products[pair];
+          const float even = cd.x * cosine + cd.y * sine, odd = (cd.y * cosine - cd.x * sine) * half;
+          k[0] += even;
+          k[1] += odd;
+          k[2] = fmaf(square, even, k[2]);
+          k[3] = fmaf(square * (1.0F / 3.0F), odd, k[3]);
+          k[4] = fmaf(square * square * (1.0F / 6.0F), even, k[4]);
         }
-        b[tile][half] = ptx::pack_16bit<false>(parts[0], parts[1]);
       }
+#pragma unroll
+      for (int term = 0; term < kBiasTerms; ++term) {
+        k[term] += __shfl_xor_sync(~0U, k[term], 1);
+        k[term] += __shfl_xor_sync(~0U, k[term], 2);
+      }
+      set(k, column < columns, at, b[tile]);
     }
   }
   // Adds the score of the slow pairs on one page.
@@ -173,6 +136,24 @@ struct WindowBias {
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile)
       ptx::mma_16x8x16<false>(scores[tile], powers.x, powers.y, powers.z, powers.w, b[tile]);
+  }
+
+ private:
+  // Columns 2 * quad, + 1, + 8, + 9 of the k-step: the high parts of the terms, the low ones, the high ones, nothing.
+  static __device__ __forceinline__ void set(const float (&k)[kBiasTerms], bool used, LanePlace at, uint32_t (&b)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float parts[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int place = 2 * at.quad + 8 * half + i, term = place % kBiasTerms;
+        const float c = term == 0 ? k[0] : term == 1 ? k[1] : term == 2 ? k[2] : term == 3 ? k[3] : k[4];
+        const uint2 split = split_f16(used && place < 3 * kBiasTerms ? c : 0.0F, 0.0F);
+        const bool low = place >= kBiasTerms && place < 2 * kBiasTerms;
+        parts[i] = unpack_query(low ? split.y : split.x, false).x;
+      }
+      b[half] = ptx::pack_16bit<false>(parts[0], parts[1]);
+    }
   }
 };
 
