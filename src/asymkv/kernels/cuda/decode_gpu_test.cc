@@ -121,6 +121,8 @@ TEST_P(EveryFeature, OnEveryFormat) {
     for (const int64_t group : {2, 7}) {
       DecodeCase plain{.format = format_of(format), .group = group, .head_dim = GetParam()};
       plain.bias_magnitude = 150.0;
+      // A sink makes the output depend on the logits' common error: take the slow part's bound well below the limit.
+      plain.split.max_slow_error = 1e-3;
       for (const DecodeCase& c : feature_cases(plain)) {
         if (!in_build(c)) continue;
         expect_correct(c);

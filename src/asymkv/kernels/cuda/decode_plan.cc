@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "asymkv/base/error.h"
@@ -20,6 +21,9 @@ constexpr int64_t kSmallestFragmentPages = 8;
 // Up to here 64 CTAs read as fast as 128: an SM can draw about twice its share of the bandwidth.
 constexpr int64_t kClusterBytesPerCta = 512 * 1024;
 constexpr int32_t kWellFilledCtas = 100;
+// K8/V8 at 32/8 x 128, batch 1, 512 pages: 10.1 us in 128 CTAs of 8 warps and two stages, 10.6 in 8 clusters of 8.
+constexpr int64_t kLongForClusters = 256;
+constexpr int64_t kShortBytesPerCta = 160 * 1024;
 
 // Bytes that an SM keeps on their way: enough for the latency of memory at full rate.
 constexpr int32_t kBytesInFlight = 152 * 1024;
@@ -68,7 +72,9 @@ int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64
   const DecodeConfig& config = plan.config;
   for (const int32_t size : {16, 8, 4, 2}) {
     // While the launch before still runs, clusters of 8 find no room beside its own (measured at batch 1).
-    if (overlaps && (size == 8 || size == 4)) continue;
+    // Nor do they pay where both sides are narrow and a sequence is long enough for 128 CTAs.
+    const bool narrow = config.k_bytes() + config.v_bytes() == 2 && pages >= kLongForClusters;
+    if ((overlaps || narrow) && (size == 8 || size == 4)) continue;
     const int64_t ctas = num_heads * size;
     if (num_heads > max_clusters(device, size) || pages < 2 * size) continue;
     if (!divides_columns(config, plan.columns, size)) continue;
@@ -81,11 +87,15 @@ int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64
 
 // Warps and stages: enough bytes in flight, as many warps as the arithmetic of 8-bit formats wants, few where the work
 // of a CTA is short.
-LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const LaunchShape& wanted, bool short_work,
+LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const LaunchShape& wanted, int64_t bytes_per_sm,
                          bool overlaps) {
   LaunchShape shape = wanted;
   shape.cluster_size = needs.cluster_size;
-  const bool short_overlap = short_work && overlaps && needs.cluster_size == 1;
+  const bool short_work = bytes_per_sm < kClusterBytesPerCta;
+  // Short work without clusters: filling more stages holds the first pages up (K8/V8 at batch 1).
+  int32_t most_stages = 4;
+  if (needs.cluster_size == 1 && short_work && overlaps) most_stages = 3;
+  if (needs.cluster_size == 1 && bytes_per_sm < kShortBytesPerCta && !overlaps) most_stages = 2;
   auto fits = [&](int32_t warps, int32_t stages) {
     needs.warps = warps;
     needs.stages = stages;
@@ -100,8 +110,7 @@ LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const La
     const int32_t per_stage = shape.warps * config.stage_bytes();
     const bool native = config.k_bytes() + config.v_bytes() == 4;
     shape.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage + (native ? 1 : 0), 2, 4);
-    // Short work beside the launch before it: filling more stages holds the first pages up (K8/V8 at batch 1).
-    if (short_overlap) shape.stages = std::min(shape.stages, 3);
+    shape.stages = std::min(shape.stages, most_stages);
     while (shape.stages > 2 && !fits(shape.warps, shape.stages)) --shape.stages;
   }
   const bool warps_fit = shape.warps % kMergeStep == 0 && shape.warps > 0 && shape.warps <= config.max_warps();
@@ -376,9 +385,9 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
   if (!divides_columns(config, plan.columns, cluster)) {
     throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
   }
-  const bool short_work = total * config.block_bytes() / device.num_sms < kClusterBytesPerCta;
+  const int64_t bytes_per_sm = total * config.block_bytes() / device.num_sms;
   SharedNeeds needs{0, 0, cluster, plan.columns, bias};
-  plan.shape = choose_shape(config, needs, wanted, short_work, batch.overlaps);
+  plan.shape = choose_shape(config, needs, wanted, bytes_per_sm, batch.overlaps);
   needs.warps = plan.shape.warps;
   needs.stages = plan.shape.stages;
   plan.shared = place_shared(config, needs);
@@ -402,7 +411,7 @@ DecodePlan plan_range(const DecodeConfig& config, const PlanRange& range, const 
   plan.columns = std::min(range.max_queries, tokens_per_tile(config, range.group)) * range.group;
   plan.bias = bias;
   SharedNeeds needs{0, 0, 1, plan.columns, bias};
-  plan.shape = choose_shape(config, needs, {}, false, false);
+  plan.shape = choose_shape(config, needs, {}, std::numeric_limits<int64_t>::max(), false);
   needs.warps = plan.shape.warps;
   needs.stages = plan.shape.stages;
   plan.shared = place_shared(config, needs);

@@ -93,6 +93,16 @@ TEST(DecodePlan, ServedShapesUseTheMeasuredRules) {
   EXPECT_EQ(latency.num_ctas, 64);
   expect_complete(latency, one);
 
+  const DecodePlan narrow = plan_decode(kK8V8, one.batch, {});
+  EXPECT_EQ(narrow.rule, SplitRule::kAligned);
+  EXPECT_EQ(narrow.num_ctas, 128);
+  EXPECT_EQ(narrow.shape, (LaunchShape{8, 2, 1}));
+  Case chained = one;
+  chained.batch.page_table = chained.table;
+  chained.batch.overlaps = true;
+  EXPECT_EQ(plan_decode(kK16V8, chained.batch, {}).num_ctas, 128);
+  EXPECT_EQ(plan_decode(kK8V8, chained.batch, {}).shape, (LaunchShape{8, 3, 1}));
+
   const Case many(std::vector<int32_t>(32, 8192), 8, 4);
   const DecodePlan whole = plan_decode(kK8V8, many.batch, {});
   EXPECT_EQ(whole.rule, SplitRule::kAligned);
