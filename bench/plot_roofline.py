@@ -10,7 +10,8 @@ import sys
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 420, 62, 48, 30, 150
 COLOURS = {"native": "#444444", "k16v8": "#1f77b4", "k8v16": "#9467bd", "k8v8": "#2ca02c",
-           "k8v8-prebias": "#bcbd22", "ki8v8": "#ff7f0e", "ki8v8-prebias": "#d62728"}
+           "k8v8-prebias": "#bcbd22", "ki8v8": "#ff7f0e", "ki8v8-prebias": "#d62728", "k8v8-prebias-all": "#8c564b",
+           "ki8v8-prebias-all": "#e377c2"}
 
 
 def main():

@@ -18,7 +18,7 @@ struct DecodeCase {
   int64_t num_kv_heads = 2;
   int64_t group = 4;
   int64_t head_dim = 128;
-  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> seq_lens = {};
   DType q_dtype = DType::kBF16;
   LaunchShape shape = {};       // zeros: the planner's choice
   double bias_magnitude = 0.0;  // of the vector removed from pre-bias keys, per pair
