@@ -19,6 +19,9 @@ FOLDER = pathlib.Path(__file__).parent / "gguf"
 # Byte offsets of the half-precision scales inside one block. Blocks are random bytes, which reaches every code, but
 # the scales are kept finite: NaN payloads are not part of the contract.
 HALF_OFFSETS = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
+# Added later, from a generator of their own: the files above keep their random bytes.
+LATER_HALF_OFFSETS = {"Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "Q5_K": [0, 2], "IQ4_NL": [0], "IQ4_XS": [0],
+                      "MXFP4": []}
 SPECIAL_HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF]  # zeros, subnormals, largest
 
 
@@ -31,10 +34,13 @@ def quantised_blocks(rng, name, num_blocks):
     kind = getattr(gguf.GGMLQuantizationType, name)
     block_elems, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (num_blocks, block_bytes)).astype(np.uint8)
-    for position, offset in enumerate(HALF_OFFSETS[name]):
+    for position, offset in enumerate((HALF_OFFSETS | LATER_HALF_OFFSETS)[name]):
         halves = random_halves(rng, num_blocks)
         halves[0] = SPECIAL_HALVES[(len(name) + position) % len(SPECIAL_HALVES)]
         blocks[:, offset:offset + 2] = halves[:, None].view(np.uint8)
+    if name == "MXFP4":  # exponents 0 and 1 are subnormal scales; 12 times 2^126 is infinite
+        blocks[:4, 0] = [0, 1, 2, 254]
+        blocks[4:, 0] = rng.integers(100, 140, num_blocks - 4)
     values = gguf.quants.dequantize(blocks.reshape(-1), kind)
     return blocks.tobytes(), values.astype(np.float32).reshape(-1)
 
@@ -55,6 +61,12 @@ def write_types(rng):
     write_type("BF16", words.tobytes(), values.reshape(-1))
     plain = rng.standard_normal(16).astype(np.float32)
     write_type("F32", plain.tobytes(), plain)
+
+
+def write_later_types(rng):
+    for name in LATER_HALF_OFFSETS:
+        stored, values = quantised_blocks(rng, name, 3 if "K" in name or name == "IQ4_XS" else 6)
+        write_type(name, stored, values)
 
 
 def write_container(rng):
@@ -97,6 +109,7 @@ def main():
     write_types(rng)
     write_container(rng)
     write_safetensors()
+    write_later_types(np.random.default_rng(20261129))
 
 
 if __name__ == "__main__":

@@ -177,8 +177,7 @@ void set_type_and_bytes(uint32_t type_id, TensorEntry& entry, const std::string&
   if (traits == nullptr) {
     const std::string_view type_name = ggml_type_name(type_id);
     if (type_name.empty()) throw_bad_input("{}: tensor \"{}\" has unknown type id {}", origin, name, type_id);
-    throw_unsupported("{}: tensor \"{}\" is stored as {}; use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K or Q6_K",
-                      origin, name, type_name);
+    throw_unsupported("{}: tensor \"{}\" is stored as {}; use {}", origin, name, type_name, served_ggml_types());
   }
   entry.tensor.type = static_cast<GgmlType>(type_id);
   const int64_t row = entry.tensor.shape.back();

@@ -215,8 +215,8 @@ std::vector<BrokenGguf> broken_gguf_containers() {
        "\"general.architecture\" appears twice"},
       {"alignment_zero", [](GgufSpec& s) { s.set_u32("general.alignment", 0); }, kBad, "general.alignment is 0"},
       {"alignment_three", [](GgufSpec& s) { s.set_u32("general.alignment", 3); }, kBad, "general.alignment is 3"},
-      {"tensor_type_iq", [](GgufSpec& s) { s.tensors[0].type = 23; }, kUnsupported,
-       "tensor \"token_embd.weight\" is stored as IQ4_XS"},
+      {"tensor_type_iq", [](GgufSpec& s) { s.tensors[0].type = 17; }, kUnsupported,
+       "tensor \"token_embd.weight\" is stored as IQ2_XS"},
       {"tensor_type_unknown", [](GgufSpec& s) { s.tensors[0].type = 777; }, kBad, "unknown type id 777"},
       {"tensor_dims",
        [](GgufSpec& s) {

@@ -24,28 +24,11 @@ constexpr NamedType kTypeNames[] = {
     {14, "Q6_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},   {18, "IQ3_XXS"},  {19, "IQ1_S"},    {20, "IQ4_NL"},
     {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},       {25, "I16"},      {26, "I32"},      {27, "I64"},
     {28, "F64"},   {29, "IQ1_M"}, {30, "BF16"},    {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"},
-    {35, "TQ2_0"}, {39, "MXFP4"},
-};
-
-struct DecodedType {
-  GgmlType type;
-  GgmlTypeTraits traits;
+    {35, "TQ2_0"}, {39, "MXFP4"}, {40, "NVFP4"},   {41, "Q1_0"},
 };
 
 constexpr int64_t kBlock = 32;        // elements of a "legacy" block: one scale for 32 values
 constexpr int64_t kSuperBlock = 256;  // elements of a K-quant block
-
-constexpr DecodedType kDecodedTypes[] = {
-    {GgmlType::kF32, {"F32", 1, 4}},
-    {GgmlType::kF16, {"F16", 1, 2}},
-    {GgmlType::kBF16, {"BF16", 1, 2}},
-    {GgmlType::kQ4_0, {"Q4_0", kBlock, 2 + 16}},
-    {GgmlType::kQ4_1, {"Q4_1", kBlock, 2 + 2 + 16}},
-    {GgmlType::kQ5_0, {"Q5_0", kBlock, 2 + 4 + 16}},
-    {GgmlType::kQ8_0, {"Q8_0", kBlock, 2 + 32}},
-    {GgmlType::kQ4_K, {"Q4_K", kSuperBlock, 2 + 2 + 12 + 128}},
-    {GgmlType::kQ6_K, {"Q6_K", kSuperBlock, 128 + 64 + 16 + 2}},
-};
 
 template <typename T>
 T load(const uint8_t* bytes) {
@@ -56,6 +39,10 @@ T load(const uint8_t* bytes) {
 
 float load_f16(const uint8_t* bytes) {
   return f16_to_f32(load<uint16_t>(bytes));
+}
+
+void decode_f32(const uint8_t* in, float* out) {
+  *out = load<float>(in);
 }
 
 void decode_f16(const uint8_t* in, float* out) {
@@ -100,9 +87,59 @@ void decode_q5_0(const uint8_t* in, float* out) {
   }
 }
 
+// d * q + m with the fifth bits of Q5_0.
+void decode_q5_1(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const float m = load_f16(in + 2);
+  const auto high = load<uint32_t>(in + 4);
+  const uint8_t* q = in + 8;
+  for (int j = 0; j < 16; ++j) {
+    const int low = (q[j] & 0xf) | static_cast<int>(((high >> j) & 1U) << 4);
+    const int upper = (q[j] >> 4) | static_cast<int>(((high >> (j + 16)) & 1U) << 4);
+    out[j] = d * static_cast<float>(low) + m;
+    out[j + 16] = d * static_cast<float>(upper) + m;
+  }
+}
+
 void decode_q8_0(const uint8_t* in, float* out) {
   const float d = load_f16(in);
   for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(in[2 + j]));
+}
+
+// (d * scale) * q - (dmin * min): a byte for each 16 elements holds scale (low nibble) and min (high). Each half of 128
+// elements is 32 bytes of four 2-bit codes, the first 32 elements lowest; Q3_K packs its low bits alike.
+void decode_q2_k(const uint8_t* in, float* out) {
+  const uint8_t* scales = in;
+  const uint8_t* q = in + 16;
+  const float d = load_f16(in + 80);
+  const float d_min = load_f16(in + 82);
+  for (int e = 0; e < kSuperBlock; ++e) {
+    const uint8_t packed = scales[e / 16];
+    const int code = (q[(e / 128) * 32 + e % 32] >> (((e % 128) / 32) * 2)) & 3;
+    const float scale = d * static_cast<float>(packed & 0xf);
+    out[e] = scale * static_cast<float>(code) - d_min * static_cast<float>(packed >> 4);
+  }
+}
+
+// Scale j of sixteen 6-bit ones in 12 bytes: the low nibbles are the nibbles of bytes 0-7 (low ones first), the upper
+// two bits those of bytes 8-11, four scales apart in a byte.
+int unpack_q3_k_scale(const uint8_t* packed, int j) {
+  const int low = (packed[j % 8] >> ((j / 8) * 4)) & 0xf;
+  const int high = (packed[8 + j % 4] >> ((j / 4) * 2)) & 3;
+  return (low | (high << 4)) - 32;
+}
+
+// (d * scale) * q: q is two bits, minus four where the mask's bit is clear. Bit b of mask byte i is element 32 b + i.
+void decode_q3_k(const uint8_t* in, float* out) {
+  const uint8_t* mask = in;
+  const uint8_t* q = in + 32;
+  const float d = load_f16(in + 108);
+  for (int e = 0; e < kSuperBlock; ++e) {
+    const int low = (q[(e / 128) * 32 + e % 32] >> (((e % 128) / 32) * 2)) & 3;
+    const int offset = ((mask[e % 32] >> (e / 32)) & 1) != 0 ? 0 : 4;
+    const float scale = d * static_cast<float>(unpack_q3_k_scale(in + 96, e / 16));
+    out[e] = scale * static_cast<float>(low - offset);
+  }
 }
 
 struct ScaleMin {
@@ -137,6 +174,24 @@ void decode_q4_k(const uint8_t* in, float* out) {
   }
 }
 
+// Q4_K with a fifth bit: bit j of byte i of `high` belongs to element i of sub-block j.
+void decode_q5_k(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const float d_min = load_f16(in + 2);
+  const uint8_t* high = in + 16;
+  const uint8_t* q = in + 48;
+  for (int j = 0; j < 8; ++j) {
+    const ScaleMin packed = unpack_q4_k_scale(in + 4, j);
+    const float scale = d * packed.scale;
+    const float min = d_min * packed.min;
+    const uint8_t* run = q + (j / 2) * 32;
+    for (int i = 0; i < 32; ++i) {
+      const int code = ((run[i] >> ((j % 2) * 4)) & 0xf) | (((high[i] >> j) & 1) << 4);
+      out[j * 32 + i] = scale * static_cast<float>(code) - min;
+    }
+  }
+}
+
 // (d * scale) * (q - 32), sixteen signed 8-bit scales of 16 elements. Each half of 128 elements has 64 bytes of low
 // nibbles and 32 bytes of upper bit pairs.
 void decode_q6_k(const uint8_t* in, float* out) {
@@ -155,7 +210,51 @@ void decode_q6_k(const uint8_t* in, float* out) {
   }
 }
 
+// The non-linear 4-bit levels of IQ4_NL and IQ4_XS (ggml-common.h, kvalues_iq4nl).
+constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+void decode_iq4_nl(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const uint8_t* q = in + 2;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(kIq4Levels[q[j] & 0xf]);
+    out[j + 16] = d * static_cast<float>(kIq4Levels[q[j] >> 4]);
+  }
+}
+
+// (d * (scale - 32)) * level over eight sub-blocks: 6-bit scales, low nibbles in four bytes, upper bit pairs in a word.
+void decode_iq4_xs(const uint8_t* in, float* out) {
+  const float d = load_f16(in);
+  const auto high = load<uint16_t>(in + 2);
+  const uint8_t* low = in + 4;
+  for (int block = 0; block < 8; ++block) {
+    const int nibble = (low[block / 2] >> ((block % 2) * 4)) & 0xf;
+    const int scale = (nibble | (((high >> (2 * block)) & 3) << 4)) - 32;
+    const float step = d * static_cast<float>(scale);
+    const uint8_t* q = in + 8 + block * 16;
+    for (int j = 0; j < 16; ++j) {
+      out[block * 32 + j] = step * static_cast<float>(kIq4Levels[q[j] & 0xf]);
+      out[block * 32 + j + 16] = step * static_cast<float>(kIq4Levels[q[j] >> 4]);
+    }
+  }
+}
+
+// E2M1 times two (OCP microscaling formats 1.0), so the block's power-of-two scale is stored 2^-128 .. 2^126 halved.
+constexpr int8_t kMxfp4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+void decode_mxfp4(const uint8_t* in, float* out) {
+  const uint32_t exponent = in[0];
+  // 2^(exponent - 128); the first two are subnormal.
+  const float d = std::bit_cast<float>(exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23);
+  const uint8_t* q = in + 1;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(kMxfp4Levels[q[j] & 0xf]);
+    out[j + 16] = d * static_cast<float>(kMxfp4Levels[q[j] >> 4]);
+  }
+}
+
 using DecodeBlock = void (*)(const uint8_t* in, float* out);
+using DecodeBlocks = void (*)(const GgmlTypeTraits& traits, const uint8_t* in, std::span<float> out);
 
 template <DecodeBlock decode>
 void decode_blocks(const GgmlTypeTraits& traits, const uint8_t* in, std::span<float> out) {
@@ -163,37 +262,52 @@ void decode_blocks(const GgmlTypeTraits& traits, const uint8_t* in, std::span<fl
   for (int64_t b = 0; b < num_blocks; ++b) decode(in + b * traits.block_bytes, out.data() + b * traits.block_elems);
 }
 
-void decode_type(GgmlType type, const GgmlTypeTraits& traits, const uint8_t* in, std::span<float> out) {
-  switch (type) {
-    case GgmlType::kF32:
-      if (!out.empty()) std::memcpy(out.data(), in, out.size_bytes());
-      return;
-    case GgmlType::kF16:
-      return decode_blocks<decode_f16>(traits, in, out);
-    case GgmlType::kBF16:
-      return decode_blocks<decode_bf16>(traits, in, out);
-    case GgmlType::kQ4_0:
-      return decode_blocks<decode_q4_0>(traits, in, out);
-    case GgmlType::kQ4_1:
-      return decode_blocks<decode_q4_1>(traits, in, out);
-    case GgmlType::kQ5_0:
-      return decode_blocks<decode_q5_0>(traits, in, out);
-    case GgmlType::kQ8_0:
-      return decode_blocks<decode_q8_0>(traits, in, out);
-    case GgmlType::kQ4_K:
-      return decode_blocks<decode_q4_k>(traits, in, out);
-    case GgmlType::kQ6_K:
-      return decode_blocks<decode_q6_k>(traits, in, out);
+struct DecodedType {
+  GgmlType type;
+  GgmlTypeTraits traits;
+  DecodeBlocks decode;
+};
+
+constexpr DecodedType kDecodedTypes[] = {
+    {GgmlType::kF32, {"F32", 1, 4}, decode_blocks<decode_f32>},
+    {GgmlType::kF16, {"F16", 1, 2}, decode_blocks<decode_f16>},
+    {GgmlType::kBF16, {"BF16", 1, 2}, decode_blocks<decode_bf16>},
+    {GgmlType::kQ4_0, {"Q4_0", kBlock, 2 + 16}, decode_blocks<decode_q4_0>},
+    {GgmlType::kQ4_1, {"Q4_1", kBlock, 2 + 2 + 16}, decode_blocks<decode_q4_1>},
+    {GgmlType::kQ5_0, {"Q5_0", kBlock, 2 + 4 + 16}, decode_blocks<decode_q5_0>},
+    {GgmlType::kQ5_1, {"Q5_1", kBlock, 2 + 2 + 4 + 16}, decode_blocks<decode_q5_1>},
+    {GgmlType::kQ8_0, {"Q8_0", kBlock, 2 + 32}, decode_blocks<decode_q8_0>},
+    {GgmlType::kQ2_K, {"Q2_K", kSuperBlock, 16 + 64 + 2 + 2}, decode_blocks<decode_q2_k>},
+    {GgmlType::kQ3_K, {"Q3_K", kSuperBlock, 32 + 64 + 12 + 2}, decode_blocks<decode_q3_k>},
+    {GgmlType::kQ4_K, {"Q4_K", kSuperBlock, 2 + 2 + 12 + 128}, decode_blocks<decode_q4_k>},
+    {GgmlType::kQ5_K, {"Q5_K", kSuperBlock, 2 + 2 + 12 + 32 + 128}, decode_blocks<decode_q5_k>},
+    {GgmlType::kQ6_K, {"Q6_K", kSuperBlock, 128 + 64 + 16 + 2}, decode_blocks<decode_q6_k>},
+    {GgmlType::kIQ4_NL, {"IQ4_NL", kBlock, 2 + 16}, decode_blocks<decode_iq4_nl>},
+    {GgmlType::kIQ4_XS, {"IQ4_XS", kSuperBlock, 2 + 2 + 4 + 128}, decode_blocks<decode_iq4_xs>},
+    {GgmlType::kMXFP4, {"MXFP4", kBlock, 1 + 16}, decode_blocks<decode_mxfp4>},
+};
+
+const DecodedType* find_decoded(uint32_t id) {
+  for (const DecodedType& entry : kDecodedTypes) {
+    if (static_cast<uint32_t>(entry.type) == id) return &entry;
   }
+  return nullptr;
 }
 
 }  // namespace
 
 const GgmlTypeTraits* find_ggml_type(uint32_t id) {
+  const DecodedType* entry = find_decoded(id);
+  return entry == nullptr ? nullptr : &entry->traits;
+}
+
+std::string served_ggml_types() {
+  std::string names;
   for (const DecodedType& entry : kDecodedTypes) {
-    if (static_cast<uint32_t>(entry.type) == id) return &entry.traits;
+    if (!names.empty()) names += &entry == &kDecodedTypes[std::size(kDecodedTypes) - 1] ? " or " : ", ";
+    names += entry.traits.name;
   }
-  return nullptr;
+  return names;
 }
 
 const GgmlTypeTraits& ggml_type_traits(GgmlType type) {
@@ -217,14 +331,15 @@ std::string_view ggml_type_name(uint32_t id) {
 }
 
 void dequantize_ggml(GgmlType type, std::span<const std::byte> stored, std::span<float> out) {
-  const GgmlTypeTraits* traits = find_ggml_type(static_cast<uint32_t>(type));
+  const DecodedType* entry = find_decoded(static_cast<uint32_t>(type));
+  const GgmlTypeTraits* traits = entry == nullptr ? nullptr : &entry->traits;
   ASYMKV_CHECK(traits != nullptr, "ggml type id {}", static_cast<uint32_t>(type));
   const auto num_elems = static_cast<int64_t>(out.size());
   ASYMKV_CHECK(num_elems % traits->block_elems == 0, "{} elements of {}", num_elems, traits->name);
   const int64_t expected_bytes = num_elems / traits->block_elems * traits->block_bytes;
   ASYMKV_CHECK(static_cast<int64_t>(stored.size()) == expected_bytes, "{} bytes for {} elements of {}, need {}",
                stored.size(), num_elems, traits->name, expected_bytes);
-  decode_type(type, *traits, reinterpret_cast<const uint8_t*>(stored.data()), out);
+  entry->decode(*traits, reinterpret_cast<const uint8_t*>(stored.data()), out);
 }
 
 }  // namespace asymkv

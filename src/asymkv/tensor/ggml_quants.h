@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace asymkv {
@@ -15,10 +16,17 @@ enum class GgmlType : uint32_t {
   kQ4_0 = 2,
   kQ4_1 = 3,
   kQ5_0 = 6,
+  kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
   kQ4_K = 12,
+  kQ5_K = 13,
   kQ6_K = 14,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
   kBF16 = 30,
+  kMXFP4 = 39,
 };
 
 struct GgmlTypeTraits {
@@ -32,7 +40,9 @@ const GgmlTypeTraits* find_ggml_type(uint32_t id);
 const GgmlTypeTraits& ggml_type_traits(GgmlType type);
 // The decoded type of this name ("Q4_K"), if it is one.
 std::optional<GgmlType> parse_ggml_type(std::string_view name);
-// Name of any id of the container ("IQ4_XS", also for types not decoded here), or "" if no such id is known.
+// "F32, F16, ... or MXFP4": the names of all GgmlType, for the sentence that refuses another.
+std::string served_ggml_types();
+// Name of any id of the container ("IQ2_XS", also for types not decoded here), or "" if no such id is known.
 std::string_view ggml_type_name(uint32_t id);
 
 // Exact widening of whole blocks: the same float32 operations, in the same order, as gguf-py's dequantize, so that

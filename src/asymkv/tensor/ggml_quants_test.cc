@@ -46,6 +46,10 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, GgmlGolden,
                          testing::Values(Golden{"f32.bin", GgmlType::kF32}, Golden{"f16.bin", GgmlType::kF16},
                                          Golden{"bf16.bin", GgmlType::kBF16}, Golden{"q4_0.bin", GgmlType::kQ4_0},
                                          Golden{"q4_1.bin", GgmlType::kQ4_1}, Golden{"q5_0.bin", GgmlType::kQ5_0},
+                                         Golden{"q5_1.bin", GgmlType::kQ5_1}, Golden{"q2_k.bin", GgmlType::kQ2_K},
+                                         Golden{"q3_k.bin", GgmlType::kQ3_K}, Golden{"q5_k.bin", GgmlType::kQ5_K},
+                                         Golden{"iq4_nl.bin", GgmlType::kIQ4_NL},
+                                         Golden{"iq4_xs.bin", GgmlType::kIQ4_XS}, Golden{"mxfp4.bin", GgmlType::kMXFP4},
                                          Golden{"q8_0.bin", GgmlType::kQ8_0}, Golden{"q4_k.bin", GgmlType::kQ4_K},
                                          Golden{"q6_k.bin", GgmlType::kQ6_K}),
                          [](const auto& golden) {
@@ -54,8 +58,10 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, GgmlGolden,
                          });
 
 TEST(GgmlQuants, KnowsNamesOfTypesItDoesNotDecode) {
-  EXPECT_EQ(ggml_type_name(10), "Q2_K");
-  EXPECT_EQ(find_ggml_type(10), nullptr);
+  EXPECT_EQ(ggml_type_name(17), "IQ2_XS");
+  EXPECT_EQ(find_ggml_type(17), nullptr);
+  EXPECT_EQ(served_ggml_types().find("IQ2_XS"), std::string::npos);
+  EXPECT_TRUE(served_ggml_types().ends_with("IQ4_XS or MXFP4"));
   EXPECT_EQ(ggml_type_name(1000), "");
   for (const Golden& golden : {Golden{"", GgmlType::kF32}, Golden{"", GgmlType::kQ6_K}}) {
     const auto id = static_cast<uint32_t>(golden.type);
