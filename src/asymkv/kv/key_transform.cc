@@ -27,7 +27,7 @@ struct HeadSplitter {
   int64_t num_pairs() const { return static_cast<int64_t>(frequencies.size()); }
   double magnitude(int64_t pair) const {
     const auto p = static_cast<size_t>(pair);
-    return std::hypot(vector[p], vector[p + frequencies.size()]);
+    return options.rope_magnitude * std::hypot(vector[p], vector[p + frequencies.size()]);
   }
   // Taylor remainder of the pair's score over half a window, for a query of unit rms (|q_pair| <= sqrt(2)).
   double slow_error(int64_t pair) const {

@@ -30,12 +30,13 @@ struct KeySplitOptions {
   int64_t window_keys = 512;      // keys per polynomial window
   int64_t degree = 4;             // polynomial degree
   double max_slow_error = 0.01;   // summed bound allowed per head, in logits of a unit-rms query
-  double large_magnitude = 16.0;  // a fast pair below it stays inside the key
+  double large_magnitude = 16.0;  // a fast pair with m |b_p| below it stays inside the key
   int64_t max_fast_pairs = 8;     // largest fast pairs taken out per head (one k-step of 16 channels)
+  double rope_magnitude = 1.0;    // of the RoPE the keys go through: the read adds R(t) removed, which carries it
 };
 
 // Splits `vector` [num_kv_heads, head_dim]. Pairs are taken slowest first into kSlow while the summed Taylor remainder
-//   sum_p sqrt(2) |b_p| (w_p window/2)^(degree+1) / (degree+1)! / sqrt(head_dim)
+//   sum_p sqrt(2) m |b_p| (w_p window/2)^(degree+1) / (degree+1)! / sqrt(head_dim)     m: rope_magnitude
 // stays within max_slow_error; of the others the largest become kFast, the rest kKept. frequencies: [head_dim / 2].
 // The remainder is of a query whose every pair has magnitude sqrt(2); one that puts all its weight on a single pair can
 // exceed it by sqrt(head_dim / 2). Throws Error{kBadInput} naming head and channel if the vector is not finite.

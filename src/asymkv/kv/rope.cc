@@ -7,16 +7,16 @@
 
 namespace asymkv {
 
-RopeTable::RopeTable(std::vector<double> frequencies, int64_t num_positions)
-    : frequencies_(std::move(frequencies)), num_positions_(num_positions) {
+RopeTable::RopeTable(std::vector<double> frequencies, int64_t num_positions, double magnitude)
+    : frequencies_(std::move(frequencies)), num_positions_(num_positions), magnitude_(magnitude) {
   const size_t elems = frequencies_.size() * static_cast<size_t>(num_positions);
   cos_.reserve(elems);
   sin_.reserve(elems);
   for (int64_t position = 0; position < num_positions; ++position) {
     for (const double frequency : frequencies_) {
       const double angle = static_cast<double>(position) * frequency;
-      cos_.push_back(static_cast<float>(std::cos(angle)));
-      sin_.push_back(static_cast<float>(std::sin(angle)));
+      cos_.push_back(static_cast<float>(magnitude * std::cos(angle)));
+      sin_.push_back(static_cast<float>(magnitude * std::sin(angle)));
     }
   }
 }

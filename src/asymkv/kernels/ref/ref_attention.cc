@@ -96,15 +96,15 @@ struct KeyValue {
   std::vector<Real> value;
 };
 
-// R(position) x, exact angles.
+// R(position) x, exact angles, times the magnitude.
 template <typename Real>
 std::vector<Real> rotated(const RopeTable& rope, int64_t position, const float* x) {
   const auto half = static_cast<size_t>(rope.num_pairs());
   std::vector<Real> result(2 * half);
   for (size_t p = 0; p < half; ++p) {
     const double angle = static_cast<double>(position) * rope.frequencies()[p];
-    const auto cosine = static_cast<Real>(std::cos(angle));
-    const auto sine = static_cast<Real>(std::sin(angle));
+    const auto cosine = static_cast<Real>(rope.magnitude() * std::cos(angle));
+    const auto sine = static_cast<Real>(rope.magnitude() * std::sin(angle));
     const auto a = static_cast<Real>(x[p]);
     const auto b = static_cast<Real>(x[p + half]);
     result[p] = a * cosine - b * sine;
