@@ -40,6 +40,9 @@ class ModelBackend {
   virtual void rms_norm(const RmsNormParams& params) const = 0;
   // y[rows, dim] = silu(gate) * up, where gate_up is [rows, gate dim | up dim].
   virtual void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const = 0;
+  // y[rows, dim] = gelu(gate) * up, laid out the same; gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+  // Throws Error{kUnsupported} on a backend that has none.
+  virtual void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const;
   // RoPE in place on x [rows, num_heads, head_dim], one position a row.
   virtual void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const = 0;
 };

@@ -68,6 +68,15 @@ class CpuModelBackend final : public ModelBackend {
     });
   }
 
+  void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
+    for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = gate_up + r * (dim + dim);
+        cpu::gelu_mul_row(dim, row, row + dim, y + r * dim);
+      }
+    });
+  }
+
   void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override {
     const int64_t head_dim = rope.num_pairs() + rope.num_pairs();
     const auto rows = static_cast<int64_t>(positions.size());

@@ -56,6 +56,28 @@ void SiluMulRow(int64_t dim, const float* gate, const float* up, float* y) {
   for (; i < dim; ++i) y[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
 }
 
+// gelu(x) = x / (1 + exp(-2 z)) with z = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form without its cancellation.
+void GeluMulRow(int64_t dim, const float* gate, const float* up, float* y) {
+  constexpr float kMinusTwoZ = -1.5957691216057308F;  // -2 sqrt(2 / pi)
+  constexpr float kCubic = 0.044715F;
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto one = hn::Set(d, 1.0F);
+  const auto factor = hn::Set(d, kMinusTwoZ);
+  const auto cubic = hn::Set(d, kCubic);
+  int64_t i = 0;
+  for (; i + lanes <= dim; i += lanes) {
+    const auto g = hn::LoadU(d, gate + i);
+    const auto inner = hn::Mul(g, hn::MulAdd(cubic, hn::Mul(g, g), one));
+    const auto gelu = hn::Div(g, hn::Add(one, hn::Exp(d, hn::Mul(factor, inner))));
+    hn::StoreU(hn::Mul(gelu, hn::LoadU(d, up + i)), d, y + i);
+  }
+  for (; i < dim; ++i) {
+    const float inner = gate[i] * (1.0F + kCubic * gate[i] * gate[i]);
+    y[i] = gate[i] / (1.0F + std::exp(kMinusTwoZ * inner)) * up[i];
+  }
+}
+
 void RotateHead(int64_t num_pairs, const float* cosine, const float* sine, float* x) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -85,6 +107,7 @@ namespace asymkv::cpu {
 
 HWY_EXPORT(RmsNormRows);
 HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(GeluMulRow);
 HWY_EXPORT(RotateHead);
 
 void rms_norm_rows(const RmsNormParams& params) {
@@ -93,6 +116,10 @@ void rms_norm_rows(const RmsNormParams& params) {
 
 void silu_mul_row(int64_t dim, const float* gate, const float* up, float* y) {
   HWY_DYNAMIC_DISPATCH(SiluMulRow)(dim, gate, up, y);
+}
+
+void gelu_mul_row(int64_t dim, const float* gate, const float* up, float* y) {
+  HWY_DYNAMIC_DISPATCH(GeluMulRow)(dim, gate, up, y);
 }
 
 void rotate_head(int64_t num_pairs, const float* cosine, const float* sine, float* x) {
