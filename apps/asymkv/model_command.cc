@@ -67,16 +67,29 @@ size_t largest_layer(const std::vector<KeyBias>& biases) {
   return static_cast<size_t>(it - biases.begin());
 }
 
+Json rope_json(const RopeConfig& rope) {
+  const RopeScaling& scaling = rope.scaling;
+  Json json = {{"theta", rope.theta}, {"kind", rope_scaling_name(scaling.kind)}};
+  const bool has_original = scaling.original_max_position != 0;
+  if (scaling.kind == RopeScalingKind::kLinear || has_original) json["factor"] = scaling.factor;
+  if (has_original) json["original_max_position"] = scaling.original_max_position;
+  if (scaling.kind == RopeScalingKind::kLlama3) {
+    json["low_freq_factor"] = scaling.low_freq_factor;
+    json["high_freq_factor"] = scaling.high_freq_factor;
+  }
+  if (scaling.kind == RopeScalingKind::kYarn) {
+    json["beta_fast"] = scaling.beta_fast;
+    json["beta_slow"] = scaling.beta_slow;
+  }
+  if (scaling.attention_factor != 1.0) json["attention_factor"] = scaling.attention_factor;
+  return json;
+}
+
 Json config_json(const ModelConfig& config) {
-  Json rope = {{"kind", rope_scaling_name(config.rope_scaling.kind)}};
-  if (config.rope_scaling.kind == RopeScalingKind::kLinear || config.rope_scaling.kind == RopeScalingKind::kLlama3) {
-    rope["factor"] = config.rope_scaling.factor;
-  }
-  if (config.rope_scaling.kind == RopeScalingKind::kLlama3) {
-    rope["low_freq_factor"] = config.rope_scaling.low_freq_factor;
-    rope["high_freq_factor"] = config.rope_scaling.high_freq_factor;
-    rope["original_max_position"] = config.rope_scaling.original_max_position;
-  }
+  Json ropes = Json::array();
+  for (const RopeConfig& rope : config.ropes) ropes.push_back(rope_json(rope));
+  Json windows = Json::array();
+  for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
   return {{"model_type", config.model_type},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
@@ -86,8 +99,14 @@ Json config_json(const ModelConfig& config) {
           {"head_dim", config.head_dim},
           {"vocab_size", config.vocab_size},
           {"max_position_embeddings", config.max_position_embeddings},
-          {"rope_theta", config.rope_theta},
-          {"rope_scaling", rope},
+          {"ropes", ropes},
+          {"windows", windows},
+          {"activation", activation_name(config.activation)},
+          {"attention_scale", config.attention_scale},
+          {"attention_soft_cap", config.attention_soft_cap},
+          {"final_soft_cap", config.final_soft_cap},
+          {"qk_norm", config.qk_norm},
+          {"post_norms", config.post_norms},
           {"rms_norm_eps", config.rms_norm_eps},
           {"tie_word_embeddings", config.tie_word_embeddings},
           {"qkv_bias", config.qkv_bias},
@@ -143,8 +162,14 @@ void print_geometry(const ModelFiles& model) {
   fmt::print(stderr, "{}  ({}, {})\n", model.path.string(), c.model_type, model.container);
   fmt::print(stderr, "  layers {}  hidden {}  MLP {}  heads {}/{} x {}  vocabulary {}\n", c.num_layers, c.hidden_size,
              c.intermediate_size, c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size);
-  fmt::print(stderr, "  context {}  rope theta {} ({})  rms eps {:.6g}\n", c.max_position_embeddings, c.rope_theta,
-             rope_scaling_name(c.rope_scaling.kind), c.rms_norm_eps);
+  fmt::print(stderr, "  context {}  rms eps {:.6g}\n", c.max_position_embeddings, c.rms_norm_eps);
+  for (const RopeConfig& rope : c.ropes) {
+    fmt::print(stderr, "  rope theta {} ({})\n", rope.theta, rope_scaling_name(rope.scaling.kind));
+  }
+  if (const auto windowed = std::ranges::count_if(c.layers, [](const LayerConfig& l) { return l.window != 0; })) {
+    const auto layer = std::ranges::find_if(c.layers, [](const LayerConfig& l) { return l.window != 0; });
+    fmt::print(stderr, "  {} of {} layers see a window of {} tokens\n", windowed, c.num_layers, layer->window);
+  }
   fmt::print(stderr, "  embeddings {}  QKV bias {}  O bias {}  native KV type {}\n",
              c.tie_word_embeddings ? "tied" : "untied", c.qkv_bias ? "yes" : "no", c.o_bias ? "yes" : "no",
              dtype_name(c.native_dtype));

@@ -53,10 +53,13 @@ bool has_removable_key_vector(const Decoder& decoder) {
 }
 
 std::vector<KeyTransform> make_key_transforms(const Decoder& decoder) {
-  const std::vector<double> frequencies = rope_inverse_frequencies(decoder.config());
   std::vector<KeyTransform> transforms;
   for (int64_t layer = 0; layer < decoder.config().num_layers; ++layer) {
-    transforms.push_back(split_key_vector(decoder.k_bias(layer), frequencies, decoder.config().num_kv_heads));
+    const RopeTable& rope = decoder.rope(layer);
+    KeySplitOptions options;
+    options.rope_magnitude = rope.magnitude();
+    transforms.push_back(
+        split_key_vector(decoder.k_bias(layer), rope.frequencies(), decoder.config().num_kv_heads, options));
   }
   return transforms;
 }

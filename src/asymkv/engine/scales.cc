@@ -56,7 +56,7 @@ class RangeObserver final : public ForwardObserver {
         for (size_t i = 0; i < head_dim; ++i) {
           head[i] = a.k_raw[token * bias.size() + begin + i] + (bias[begin + i] - transform.removed[begin + i]);
         }
-        decoder_.rope().rotate(a.positions[token], head.data());
+        decoder_.rope(a.layer_idx).rotate(a.positions[token], head.data());
         largest = std::max(largest, max_abs(head));
       }
     }

@@ -1,45 +1,42 @@
 #include "asymkv/model/config.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "asymkv/base/error.h"
 #include "asymkv/model/config_checks.h"
+#include "asymkv/model/config_source.h"
+#include "asymkv/model/family.h"
 
 namespace asymkv {
 namespace {
 
-// One config.json being read: the object and the path that errors name.
-struct Source {
-  const Json& json;
-  std::string_view origin;
+using Source = ConfigSource;
 
-  bool has(const std::string& key) const { return json.contains(key) && !json.at(key).is_null(); }
-  int64_t count(const std::string& key) const { return checked_count(require_int(json, key, origin), key, origin); }
-  int64_t count_or(const std::string& key, int64_t fallback) const {
-    return checked_count(int_or(json, key, fallback, origin), key, origin);
+// gemma's files have both keys; transformers reads the second there and the first elsewhere.
+Activation read_activation(const Source& source, const Family& family) {
+  const bool gemma = family.activation == Activation::kGeluTanh;
+  const std::string key = gemma ? "hidden_activation" : "hidden_act";
+  const std::string expected = gemma ? "gelu_pytorch_tanh" : "silu";
+  const std::string name = string_or(source.json, key, expected, source.origin);
+  if (name != expected) {
+    throw_unsupported("{}: {} \"{}\" is not supported for {}; only {} is", source.origin, key, name, family.model_type,
+                      expected);
   }
-};
-
-std::string read_family(const Source& source) {
-  const std::string model_type = require_string(source.json, "model_type", source.origin);
-  check_family(model_type, "model_type", source.origin);
-  const std::string activation = string_or(source.json, "hidden_act", "silu", source.origin);
-  if (activation != "silu") {
-    throw_unsupported("{}: hidden_act \"{}\" is not supported; only silu is", source.origin, activation);
-  }
-  return model_type;
+  return family.activation;
 }
 
 // Features that change the computation and that no family here has: better refused than ignored.
-void refuse_unknown_features(const Source& source) {
+void refuse_unknown_features(const Source& source, const Family& family) {
   const auto refuse_true = [&source](const char* key) {
     if (bool_or(source.json, key, false, source.origin)) {
       throw_unsupported("{}: {} is true, which is not supported", source.origin, key);
     }
   };
-  refuse_true("use_sliding_window");
   refuse_true("mlp_bias");
+  refuse_true("use_bidirectional_attention");
+  if (family.window_rule != WindowRule::kFromLayer) refuse_true("use_sliding_window");
+  // A bias would stand before the norm of the keys, where it cannot be taken out.
+  if (family.qk_norm || family.post_norms) refuse_true("attention_bias");
   if (number_or(source.json, "partial_rotary_factor", 1.0, source.origin) != 1.0) {
     throw_unsupported("{}: partial_rotary_factor other than 1 is not supported", source.origin);
   }
@@ -57,26 +54,13 @@ void check_quantization(const Source& source) {
   }
 }
 
-void check_layer_types(const Source& source, int64_t num_layers) {
-  if (!source.has("layer_types")) return;
-  const Json& types = source.json.at("layer_types");
-  if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers) {
-    throw_bad_input("{}: layer_types must be an array of {} strings, one per layer", source.origin, num_layers);
-  }
-  for (const Json& type : types) {
-    if (type != "full_attention") {
-      throw_unsupported("{}: layer_types holds {}; only \"full_attention\" is supported", source.origin, type.dump());
-    }
-  }
-}
-
-void read_geometry(const Source& source, ModelConfig& config) {
+void read_geometry(const Source& source, const Family& family, ModelConfig& config) {
   config.hidden_size = source.count("hidden_size");
   config.intermediate_size = source.count("intermediate_size");
   config.num_layers = source.count("num_hidden_layers");
   config.num_q_heads = source.count("num_attention_heads");
-  // transformers defaults qwen2 to 32 whatever the model, so there only the file can say.
-  const bool may_default = config.model_type == "llama";
+  // transformers defaults the others to a number whatever the model, so there only the file can say.
+  const bool may_default = family.optional_bias || family.fused_projections;
   config.num_kv_heads =
       may_default ? source.count_or("num_key_value_heads", config.num_q_heads) : source.count("num_key_value_heads");
   config.vocab_size = source.count("vocab_size");
@@ -91,53 +75,6 @@ void read_geometry(const Source& source, ModelConfig& config) {
     config.head_dim = config.hidden_size / config.num_q_heads;
   }
   check_geometry(config, {"num_attention_heads", "num_key_value_heads", "head_dim"}, source.origin);
-}
-
-RopeScaling read_rope_scaling(const Json& rope, std::string_view origin, const std::string& key) {
-  const std::string where = fmt::format("{}: {}", origin, key);
-  if (!rope.is_object()) throw_bad_input("{} must be an object, found {}", where, rope.type_name());
-  RopeScaling scaling;
-  const std::string type = string_or(rope, "rope_type", string_or(rope, "type", "default", where), where);
-  if (type == "linear") {
-    scaling.kind = RopeScalingKind::kLinear;
-  } else if (type == "llama3") {
-    scaling.kind = RopeScalingKind::kLlama3;
-  } else if (type != "default") {
-    throw_unsupported("{} has rope_type \"{}\"; known: default, linear, llama3", where, type);
-  }
-  if (number_or(rope, "partial_rotary_factor", 1.0, where) != 1.0) {
-    throw_unsupported("{}: partial_rotary_factor other than 1 is not supported", where);
-  }
-  if (scaling.kind == RopeScalingKind::kNone) return scaling;
-  scaling.factor = require_number(rope, "factor", where);
-  if (scaling.kind == RopeScalingKind::kLlama3) {
-    scaling.low_freq_factor = require_number(rope, "low_freq_factor", where);
-    scaling.high_freq_factor = require_number(rope, "high_freq_factor", where);
-    scaling.original_max_position = require_int(rope, "original_max_position_embeddings", where);
-  }
-  check_rope_scaling(scaling, where);
-  return scaling;
-}
-
-// transformers 4 writes rope_theta and rope_scaling; transformers 5 writes both into rope_parameters.
-void read_rope(const Source& source, ModelConfig& config) {
-  constexpr double kDefaultTheta = 10000.0;  // of transformers, for the first llama files, which do not say
-  const bool has_new = source.has("rope_parameters");
-  const bool has_old = source.has("rope_scaling");
-  if (has_new && has_old) {
-    throw_bad_input("{} has both rope_parameters and rope_scaling; keep the one that is meant", source.origin);
-  }
-  const std::string key = has_new ? "rope_parameters" : "rope_scaling";
-  if (has_new || has_old) config.rope_scaling = read_rope_scaling(source.json.at(key), source.origin, key);
-  config.rope_theta = number_or(source.json, "rope_theta", kDefaultTheta, source.origin);
-  if (has_new && source.json.at(key).contains("rope_theta")) {
-    const double theta = require_number(source.json.at(key), "rope_theta", source.origin);
-    if (source.has("rope_theta") && theta != config.rope_theta) {
-      throw_bad_input("{}: rope_theta is {} but rope_parameters says {}", source.origin, config.rope_theta, theta);
-    }
-    config.rope_theta = theta;
-  }
-  check_positive(config.rope_theta, "rope_theta", source.origin);
 }
 
 DType read_native_dtype(const Source& source, std::optional<DType> stored_dtype) {
@@ -168,57 +105,32 @@ void read_special_tokens(const Source& source, ModelConfig& config) {
   config.eos_token_ids = eos_ids_from_hf(source.json, config.vocab_size, source.origin);
 }
 
-// The share of a frequency that llama3 scaling keeps: wavelengths up to original / high_freq_factor stay, those above
-// original / low_freq_factor are divided by `factor`, with a linear blend between (transformers,
-// modeling_rope_utils.py, _compute_llama3_parameters).
-double llama3_scaled(double inverse_frequency, const RopeScaling& scaling) {
-  const double wavelength = 2.0 * std::numbers::pi / inverse_frequency;
-  const auto original = static_cast<double>(scaling.original_max_position);
-  if (wavelength < original / scaling.high_freq_factor) return inverse_frequency;
-  if (wavelength > original / scaling.low_freq_factor) return inverse_frequency / scaling.factor;
-  const double smooth =
-      (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-  return (1.0 - smooth) * inverse_frequency / scaling.factor + smooth * inverse_frequency;
+double read_soft_cap(const Source& source, const char* key) {
+  if (!source.has(key)) return 0.0;
+  const double cap = require_number(source.json, key, source.origin);
+  check_positive(cap, key, source.origin);
+  return cap;
+}
+
+void read_scales(const Source& source, const Family& family, ModelConfig& config) {
+  auto head_scale = static_cast<double>(config.head_dim);
+  if (family.head_scale_key) {
+    head_scale = require_number(source.json, "query_pre_attn_scalar", source.origin);
+    check_positive(head_scale, "query_pre_attn_scalar", source.origin);
+  }
+  config.attention_scale = 1.0 / std::sqrt(head_scale);
+  if (family.soft_caps) {
+    config.attention_soft_cap = read_soft_cap(source, "attn_logit_softcapping");
+    config.final_soft_cap = read_soft_cap(source, "final_logit_softcapping");
+  }
+  if (family.scaled_embedding) config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  config.norm_weight_offset = family.norm_stored_less_1 ? 1.0 : 0.0;
 }
 
 }  // namespace
 
-std::string_view rope_scaling_name(RopeScalingKind kind) {
-  switch (kind) {
-    case RopeScalingKind::kNone:
-      return "none";
-    case RopeScalingKind::kLinear:
-      return "linear";
-    case RopeScalingKind::kLlama3:
-      return "llama3";
-    case RopeScalingKind::kFactors:
-      return "factors";
-  }
-  return "?";
-}
-
-std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
-  const RopeScaling& scaling = config.rope_scaling;
-  std::vector<double> result(static_cast<size_t>(config.head_dim / 2));
-  for (size_t p = 0; p < result.size(); ++p) {
-    const double exponent = 2.0 * static_cast<double>(p) / static_cast<double>(config.head_dim);
-    const double inverse_frequency = std::pow(config.rope_theta, -exponent);
-    switch (scaling.kind) {
-      case RopeScalingKind::kNone:
-        result[p] = inverse_frequency;
-        break;
-      case RopeScalingKind::kLinear:
-        result[p] = inverse_frequency / scaling.factor;
-        break;
-      case RopeScalingKind::kLlama3:
-        result[p] = llama3_scaled(inverse_frequency, scaling);
-        break;
-      case RopeScalingKind::kFactors:
-        result[p] = inverse_frequency / static_cast<double>(scaling.pair_factors.at(p));
-        break;
-    }
-  }
-  return result;
+std::string_view activation_name(Activation activation) {
+  return activation == Activation::kSilu ? "silu" : "gelu_tanh";
 }
 
 std::vector<int32_t> eos_ids_from_hf(const Json& json, int64_t vocab_size, std::string_view origin) {
@@ -239,19 +151,25 @@ std::vector<int32_t> eos_ids_from_hf(const Json& json, int64_t vocab_size, std::
 ModelConfig config_from_hf(const Json& json, std::string_view origin, std::optional<DType> stored_dtype) {
   if (!json.is_object()) throw_bad_input("{} must be a JSON object, found {}", origin, json.type_name());
   const Source source{json, origin};
+  const Family& family = family_of_model_type(require_string(json, "model_type", origin), origin);
   ModelConfig config;
-  config.model_type = read_family(source);
-  refuse_unknown_features(source);
+  config.model_type = family.model_type;
+  config.activation = read_activation(source, family);
+  config.qk_norm = family.qk_norm;
+  config.post_norms = family.post_norms;
+  config.fused_projections = family.fused_projections;
+  refuse_unknown_features(source, family);
   check_quantization(source);
-  read_geometry(source, config);
-  check_layer_types(source, config.num_layers);
-  read_rope(source, config);
+  read_geometry(source, family, config);
+  read_hf_layers(source, family, config);
+  read_hf_ropes(source, family, config);
+  read_scales(source, family, config);
   config.rms_norm_eps = require_number(json, "rms_norm_eps", origin);
   check_positive(config.rms_norm_eps, "rms_norm_eps", origin);
-  config.tie_word_embeddings = bool_or(json, "tie_word_embeddings", false, origin);
-  const bool attention_bias = bool_or(json, "attention_bias", false, origin);
-  config.qkv_bias = config.model_type == "qwen2" || attention_bias;  // fixed for qwen2, a switch for llama
-  config.o_bias = config.model_type == "llama" && attention_bias;
+  config.tie_word_embeddings = bool_or(json, "tie_word_embeddings", family.tied_by_default, origin);
+  const bool attention_bias = family.optional_bias && bool_or(json, "attention_bias", false, origin);
+  config.qkv_bias = family.fixed_qkv_bias || attention_bias;
+  config.o_bias = attention_bias;
   config.native_dtype = read_native_dtype(source, stored_dtype);
   read_special_tokens(source, config);
   return config;

@@ -13,12 +13,6 @@ constexpr int64_t kMaxHeadDim = 4096;
 
 }  // namespace
 
-void check_family(std::string_view family, std::string_view key, std::string_view origin) {
-  if (family != "qwen2" && family != "llama") {
-    throw_unsupported("{}: {} \"{}\" is not supported; known: qwen2, llama", origin, key, family);
-  }
-}
-
 int64_t checked_count(int64_t value, std::string_view key, std::string_view origin) {
   if (value < 1 || value > kMaxCount) {
     throw_bad_input("{}: {} is {}, expected 1 to {}", origin, key, value, kMaxCount);
@@ -55,15 +49,22 @@ void check_geometry(const ModelConfig& config, const GeometryKeys& keys, std::st
 
 void check_rope_scaling(const RopeScaling& scaling, std::string_view origin) {
   check_positive(scaling.factor, "factor", origin);
+  check_positive(scaling.attention_factor, "attention_factor", origin);
   for (const float factor : scaling.pair_factors) check_positive(static_cast<double>(factor), "a factor", origin);
-  if (scaling.kind != RopeScalingKind::kLlama3) return;
-  check_positive(scaling.low_freq_factor, "low_freq_factor", origin);
-  check_positive(scaling.high_freq_factor, "high_freq_factor", origin);
-  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
-    throw_bad_input("{}: low_freq_factor {} is not below high_freq_factor {}", origin, scaling.low_freq_factor,
-                    scaling.high_freq_factor);
+  for (const float factor : scaling.long_pair_factors) check_positive(static_cast<double>(factor), "a factor", origin);
+  const auto check_below = [origin](double low, std::string_view low_key, double high, std::string_view high_key) {
+    check_positive(low, low_key, origin);
+    check_positive(high, high_key, origin);
+    if (low >= high) throw_bad_input("{}: {} {} is not below {} {}", origin, low_key, low, high_key, high);
+  };
+  const RopeScalingKind kind = scaling.kind;
+  if (kind == RopeScalingKind::kLlama3) {
+    check_below(scaling.low_freq_factor, "low_freq_factor", scaling.high_freq_factor, "high_freq_factor");
   }
-  checked_count(scaling.original_max_position, "original_max_position_embeddings", origin);
+  if (kind == RopeScalingKind::kYarn) check_below(scaling.beta_slow, "beta_slow", scaling.beta_fast, "beta_fast");
+  if (kind == RopeScalingKind::kLlama3 || kind == RopeScalingKind::kYarn || kind == RopeScalingKind::kLongRope) {
+    checked_count(scaling.original_max_position, "original_max_position_embeddings", origin);
+  }
 }
 
 }  // namespace asymkv

@@ -10,9 +10,6 @@
 // Checks that the config.json and the GGUF reader share. `origin` is the file, `key` the name the file gives the value.
 namespace asymkv {
 
-// Throws Error{kUnsupported} that lists the known families.
-void check_family(std::string_view family, std::string_view key, std::string_view origin);
-
 // The value if it lies in [1, 2^24]: larger ones are no model, and smaller keep every product of three inside int64.
 int64_t checked_count(int64_t value, std::string_view key, std::string_view origin);
 
@@ -30,7 +27,8 @@ struct GeometryKeys {
 // Query heads a multiple of KV heads, an even head_dim, head counts and widths within reason.
 void check_geometry(const ModelConfig& config, const GeometryKeys& keys, std::string_view origin);
 
-// Factors finite and positive, and for llama3 low < high.
+// Factors finite and positive, low < high and a slow beta below the fast one, original lengths present where the kind
+// needs them.
 void check_rope_scaling(const RopeScaling& scaling, std::string_view origin);
 
 // "eos_token_id" of a config.json or generation_config.json: absent, one id or a list.

@@ -12,6 +12,10 @@ namespace {
 
 using testing::ElementsAre;
 
+std::vector<double> frequencies_of(const ModelConfig& config) {
+  return rope_inverse_frequencies(config.ropes.at(0), config.head_dim, config.max_position_embeddings);
+}
+
 ModelConfig gguf_config(const testkit::GgufSpec& spec) {
   const std::string bytes = spec.file();
   return config_from_gguf(GgufFile(std::as_bytes(std::span(bytes)), "tiny.gguf"));
@@ -51,9 +55,9 @@ TEST(Config, ReadsRopeParametersOfNewTransformers) {
                              {"factor", 8.0},           {"low_freq_factor", 1.0},
                              {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
   const ModelConfig config = config_from_hf(json, "c");
-  EXPECT_EQ(config.rope_theta, 500000.0);
-  EXPECT_EQ(config.rope_scaling.kind, RopeScalingKind::kLlama3);
-  EXPECT_EQ(config.rope_scaling.original_max_position, 8192);
+  EXPECT_EQ(config.ropes.at(0).theta, 500000.0);
+  EXPECT_EQ(config.ropes[0].scaling.kind, RopeScalingKind::kLlama3);
+  EXPECT_EQ(config.ropes[0].scaling.original_max_position, 8192);
 }
 
 TEST(Config, EndTokensMayBeAList) {
@@ -78,7 +82,7 @@ TEST(Config, GgufSaysTheSameAsConfigJson) {
       EXPECT_EQ(gguf.head_dim, hf.head_dim);
       EXPECT_EQ(gguf.vocab_size, hf.vocab_size);
       EXPECT_EQ(gguf.max_position_embeddings, hf.max_position_embeddings);
-      EXPECT_EQ(gguf.rope_theta, hf.rope_theta);
+      EXPECT_EQ(gguf.ropes.at(0).theta, hf.ropes.at(0).theta);
       EXPECT_FLOAT_EQ(static_cast<float>(gguf.rms_norm_eps), static_cast<float>(hf.rms_norm_eps));
       EXPECT_EQ(gguf.tie_word_embeddings, hf.tie_word_embeddings);
       EXPECT_EQ(gguf.qkv_bias, hf.qkv_bias);
@@ -108,7 +112,7 @@ TEST(Config, Llama3FrequenciesEqualTransformers) {
                           {"low_freq_factor", 1.0},
                           {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}};
-  const std::vector<double> got = rope_inverse_frequencies(config_from_hf(json, "c"));
+  const std::vector<double> got = frequencies_of(config_from_hf(json, "c"));
   ASSERT_EQ(got.size(), 64U);
   const std::pair<size_t, double> kExpected[] = {{0, 1.0},
                                                  {10, 0.128687382},
@@ -124,17 +128,17 @@ TEST(Config, Llama3FrequenciesEqualTransformers) {
 
 TEST(Config, LinearAndFactorScalingDivide) {
   Json json = testkit::tiny_config("llama", true);
-  const std::vector<double> plain = rope_inverse_frequencies(config_from_hf(json, "c"));
+  const std::vector<double> plain = frequencies_of(config_from_hf(json, "c"));
   EXPECT_EQ(plain[0], 1.0);
   EXPECT_NEAR(plain[8], 0.01, 1e-12);  // theta^(-16/32)
   json["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
-  EXPECT_DOUBLE_EQ(rope_inverse_frequencies(config_from_hf(json, "c"))[3], plain[3] / 4);
+  EXPECT_DOUBLE_EQ(frequencies_of(config_from_hf(json, "c"))[3], plain[3] / 4);
 
   testkit::GgufSpec spec = testkit::tiny_gguf("llama", true);
   std::string factors;
   for (int i = 0; i < 16; ++i) factors += testkit::raw(1.0F + static_cast<float>(i));
   spec.tensors.push_back({"rope_freqs.weight", {16}, 0, factors, std::nullopt});
-  EXPECT_DOUBLE_EQ(rope_inverse_frequencies(gguf_config(spec))[3], plain[3] / 4);
+  EXPECT_DOUBLE_EQ(frequencies_of(gguf_config(spec))[3], plain[3] / 4);
 }
 
 }  // namespace

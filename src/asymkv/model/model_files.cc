@@ -164,20 +164,33 @@ void add_layer_tensors(const ModelConfig& config, int64_t layer, std::vector<Req
     out.push_back({prefix + name, std::move(shape)});
   };
   add("input_layernorm.weight", {hidden});
-  add("self_attn.q_proj.weight", {q_channels, hidden});
-  add("self_attn.k_proj.weight", {kv_channels, hidden});
-  add("self_attn.v_proj.weight", {kv_channels, hidden});
+  add("post_attention_layernorm.weight", {hidden});
+  if (config.post_norms) {
+    add("pre_feedforward_layernorm.weight", {hidden});
+    add("post_feedforward_layernorm.weight", {hidden});
+  }
+  if (config.fused_projections) {
+    add("self_attn.qkv_proj.weight", {q_channels + 2 * kv_channels, hidden});
+    add("mlp.gate_up_proj.weight", {2 * config.intermediate_size, hidden});
+  } else {
+    add("self_attn.q_proj.weight", {q_channels, hidden});
+    add("self_attn.k_proj.weight", {kv_channels, hidden});
+    add("self_attn.v_proj.weight", {kv_channels, hidden});
+    add("mlp.gate_proj.weight", {config.intermediate_size, hidden});
+    add("mlp.up_proj.weight", {config.intermediate_size, hidden});
+  }
   add("self_attn.o_proj.weight", {hidden, q_channels});
+  add("mlp.down_proj.weight", {hidden, config.intermediate_size});
   if (config.qkv_bias) {
     add("self_attn.q_proj.bias", {q_channels});
     add("self_attn.k_proj.bias", {kv_channels});
     add("self_attn.v_proj.bias", {kv_channels});
   }
   if (config.o_bias) add("self_attn.o_proj.bias", {hidden});
-  add("post_attention_layernorm.weight", {hidden});
-  add("mlp.gate_proj.weight", {config.intermediate_size, hidden});
-  add("mlp.up_proj.weight", {config.intermediate_size, hidden});
-  add("mlp.down_proj.weight", {hidden, config.intermediate_size});
+  if (config.qk_norm) {
+    add("self_attn.q_norm.weight", {config.head_dim});
+    add("self_attn.k_norm.weight", {config.head_dim});
+  }
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ void set_tiny_metadata(GgufSpec& spec, const ModelConfig& config) {
   spec.set_u32(arch + "attention.head_count_kv", static_cast<uint32_t>(config.num_kv_heads));
   spec.set_u32(arch + "attention.key_length", static_cast<uint32_t>(config.head_dim));
   spec.set_u32(arch + "context_length", static_cast<uint32_t>(config.max_position_embeddings));
-  spec.set_f32(arch + "rope.freq_base", static_cast<float>(config.rope_theta));
+  spec.set_f32(arch + "rope.freq_base", static_cast<float>(config.ropes.at(0).theta));
   spec.set_f32(arch + "attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_norm_eps));
   spec.set_u32("tokenizer.ggml.bos_token_id", 38);
   spec.set_u32("tokenizer.ggml.eos_token_id", 39);

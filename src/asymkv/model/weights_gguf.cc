@@ -10,7 +10,10 @@
 namespace asymkv {
 namespace {
 
-constexpr std::string_view kRopeFreqs = "rope_freqs.weight";  // part of the configuration: config_from_gguf reads it
+// Part of the configuration: config_from_gguf reads them.
+bool is_rope_table(std::string_view name) {
+  return name == "rope_freqs.weight" || name == "rope_factors_short.weight" || name == "rope_factors_long.weight";
+}
 
 struct NamePair {
   std::string_view gguf;
@@ -21,13 +24,21 @@ constexpr NamePair kGlobalNames[] = {{"token_embd.weight", "model.embed_tokens.w
                                      {"output.weight", "lm_head.weight"}};
 // After "blk.N." and "model.layers.N.".
 constexpr NamePair kLayerNames[] = {
-    {"attn_norm.weight", "input_layernorm.weight"}, {"attn_q.weight", "self_attn.q_proj.weight"},
-    {"attn_q.bias", "self_attn.q_proj.bias"},       {"attn_k.weight", "self_attn.k_proj.weight"},
-    {"attn_k.bias", "self_attn.k_proj.bias"},       {"attn_v.weight", "self_attn.v_proj.weight"},
-    {"attn_v.bias", "self_attn.v_proj.bias"},       {"attn_output.weight", "self_attn.o_proj.weight"},
-    {"attn_output.bias", "self_attn.o_proj.bias"},  {"ffn_norm.weight", "post_attention_layernorm.weight"},
-    {"ffn_gate.weight", "mlp.gate_proj.weight"},    {"ffn_up.weight", "mlp.up_proj.weight"},
-    {"ffn_down.weight", "mlp.down_proj.weight"}};
+    {"attn_norm.weight", "input_layernorm.weight"},   {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_q.bias", "self_attn.q_proj.bias"},         {"attn_k.weight", "self_attn.k_proj.weight"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},         {"attn_v.weight", "self_attn.v_proj.weight"},
+    {"attn_v.bias", "self_attn.v_proj.bias"},         {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},    {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate.weight", "mlp.gate_proj.weight"},      {"ffn_up.weight", "mlp.up_proj.weight"},
+    {"ffn_down.weight", "mlp.down_proj.weight"},      {"attn_q_norm.weight", "self_attn.q_norm.weight"},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight"}};
+// Families with a norm after attention and after the MLP name the one before the MLP otherwise.
+constexpr NamePair kPostNormNames[] = {{"post_attention_norm.weight", "post_attention_layernorm.weight"},
+                                       {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
+                                       {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"}};
+// Fused projections: "up" holds the gate rows and then the up rows.
+constexpr NamePair kFusedNames[] = {{"attn_qkv.weight", "self_attn.qkv_proj.weight"},
+                                    {"ffn_up.weight", "mlp.gate_up_proj.weight"}};
 
 template <size_t n>
 std::optional<std::string_view> find_canonical(const NamePair (&names)[n], std::string_view gguf) {
@@ -37,8 +48,15 @@ std::optional<std::string_view> find_canonical(const NamePair (&names)[n], std::
   return std::nullopt;
 }
 
+std::optional<std::string_view> layer_name(std::string_view gguf, const ModelConfig& config) {
+  std::optional<std::string_view> name;
+  if (config.post_norms) name = find_canonical(kPostNormNames, gguf);
+  if (!name && config.fused_projections) name = find_canonical(kFusedNames, gguf);
+  return name ? name : find_canonical(kLayerNames, gguf);
+}
+
 // Null if the name has no counterpart.
-std::optional<std::string> canonical_name(std::string_view name) {
+std::optional<std::string> canonical_name(std::string_view name, const ModelConfig& config) {
   if (const auto global = find_canonical(kGlobalNames, name)) return std::string(*global);
   constexpr std::string_view kPrefix = "blk.";
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -46,7 +64,7 @@ std::optional<std::string> canonical_name(std::string_view name) {
   int32_t layer = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
   if (error != std::errc() || layer < 0 || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  const auto suffix = find_canonical(kLayerNames, name.substr(static_cast<size_t>(end - name.data()) + 1));
+  const auto suffix = layer_name(name.substr(static_cast<size_t>(end - name.data()) + 1), config);
   if (!suffix) return std::nullopt;
   return fmt::format("model.layers.{}.{}", layer, *suffix);
 }
@@ -58,15 +76,16 @@ bool is_q_or_k(std::string_view gguf_name) {
 
 class GgufWeights : public WeightSource {
  public:
-  explicit GgufWeights(std::shared_ptr<const GgufFile> file)
-      : file_(std::move(file)), head_dim_(config_from_gguf(*file_).head_dim) {
+  explicit GgufWeights(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {
+    const ModelConfig config = config_from_gguf(*file_);
+    head_dim_ = config.head_dim;
     // Only llama.cpp's "llama" architecture rotates neighbouring channels; its converter reorders q and k to suit.
     const bool reorders = file_->require_string("general.architecture") == "llama";
     std::vector<TensorInfo> infos;
     std::vector<Stored> stored;
     for (const GgufTensor& tensor : file_->tensors()) {
-      if (tensor.name == kRopeFreqs) continue;
-      const std::optional<std::string> name = canonical_name(tensor.name);
+      if (is_rope_table(tensor.name)) continue;
+      const std::optional<std::string> name = canonical_name(tensor.name, config);
       if (!name) throw_bad_input("{}: unknown tensor \"{}\"", file_->origin(), tensor.name);
       const bool interleaved = reorders && is_q_or_k(tensor.name);
       if (interleaved && tensor.shape.front() % head_dim_ != 0) {
@@ -128,7 +147,7 @@ class GgufWeights : public WeightSource {
   }
 
   std::shared_ptr<const GgufFile> file_;
-  int64_t head_dim_;
+  int64_t head_dim_ = 0;
   std::vector<Stored> stored_;  // as tensors()
 };
 

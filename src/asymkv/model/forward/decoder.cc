@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kInitialPositions = 1024;
 
 // Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
-WeightMatrix read_matrix(const WeightSource& source, std::initializer_list<std::string> names) {
-  WeightMatrix stacked(source.info(*names.begin()).row_elems());
+WeightMatrix read_matrix(const WeightSource& source, const std::vector<std::string>& names) {
+  WeightMatrix stacked(source.info(names.front()).row_elems());
   for (const std::string& name : names) source.append_stored(name, stacked);
   source.drop_resident_pages();
   return stacked;
@@ -23,6 +23,28 @@ WeightMatrix read_matrix(const WeightSource& source, std::initializer_list<std::
 
 std::vector<float> read_optional(const WeightSource& source, const std::string& name) {
   return source.contains(name) ? source.read_f32(name) : std::vector<float>();
+}
+
+// The matrices that make up [q | k | v] and [gate | up]: one where the file stores them fused.
+std::vector<std::string> qkv_names(const ModelConfig& config, const std::string& attention) {
+  if (config.fused_projections) return {attention + "qkv_proj.weight"};
+  return {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"};
+}
+
+std::vector<std::string> gate_up_names(const ModelConfig& config, const std::string& layer) {
+  if (config.fused_projections) return {layer + "mlp.gate_up_proj.weight"};
+  return {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"};
+}
+
+std::vector<float> read_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
+  std::vector<float> weight = source.read_f32(name);
+  for (float& w : weight) w += static_cast<float>(config.norm_weight_offset);
+  return weight;
+}
+
+void cap_softly(double cap, std::span<float> values) {
+  const auto limit = static_cast<float>(cap);
+  for (float& value : values) value = limit * std::tanh(value / limit);
 }
 
 }  // namespace
@@ -36,7 +58,11 @@ struct Decoder::Weights {
     std::vector<float> v_bias;
     WeightMatrix o;
     std::vector<float> o_bias;
-    std::vector<float> post_norm;
+    std::vector<float> q_norm;  // [head_dim]; empty without QK-norm
+    std::vector<float> k_norm;
+    std::vector<float> mlp_norm;
+    std::vector<float> post_attention_norm;  // empty where the residual is added as computed
+    std::vector<float> post_mlp_norm;
     WeightMatrix gate_up;  // [gate | up rows, hidden]
     WeightMatrix down;
   };
@@ -65,6 +91,7 @@ struct Decoder::Batch {
 struct Decoder::Scratch {
   std::vector<float> x;          // residual stream [rows, hidden]
   std::vector<float> normed;     // [rows, hidden]
+  std::vector<float> branch;     // [rows, hidden] of a branch that is normed before it is added; else empty
   std::vector<float> qkv;        // [rows, q + k + v]
   std::vector<float> q;          // [rows, q]
   std::vector<float> k;          // [rows, k]
@@ -78,24 +105,35 @@ struct Decoder::Scratch {
 
 Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
     : config_(config), backends_(std::move(backends)), weights_(std::make_unique<Weights>()) {
-  reserve_positions(std::min(kInitialPositions, config.max_position_embeddings));
+  ropes_.resize(config.ropes.size());
+  reserve_positions(std::min(kInitialPositions, position_limit(1)));
   weights_->embedding = read_matrix(weights, {"model.embed_tokens.weight"});
-  weights_->final_norm = weights.read_f32("model.norm.weight");
+  weights_->final_norm = read_norm(weights, "model.norm.weight", config);
   if (!config.tie_word_embeddings) weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     const std::string attention = layer + "self_attn.";
     Weights::Layer w;
-    w.input_norm = weights.read_f32(layer + "input_layernorm.weight");
-    w.qkv =
-        read_matrix(weights, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"});
+    w.input_norm = read_norm(weights, layer + "input_layernorm.weight", config);
+    w.qkv = read_matrix(weights, qkv_names(config, attention));
     w.q_bias = read_optional(weights, attention + "q_proj.bias");
     w.k_bias = read_optional(weights, attention + "k_proj.bias");
     w.v_bias = read_optional(weights, attention + "v_proj.bias");
     w.o = read_matrix(weights, {attention + "o_proj.weight"});
     w.o_bias = read_optional(weights, attention + "o_proj.bias");
-    w.post_norm = weights.read_f32(layer + "post_attention_layernorm.weight");
-    w.gate_up = read_matrix(weights, {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"});
+    if (config.qk_norm) {
+      w.q_norm = read_norm(weights, attention + "q_norm.weight", config);
+      w.k_norm = read_norm(weights, attention + "k_norm.weight", config);
+    }
+    std::vector<float> after_attention = read_norm(weights, layer + "post_attention_layernorm.weight", config);
+    if (config.post_norms) {
+      w.post_attention_norm = std::move(after_attention);
+      w.mlp_norm = read_norm(weights, layer + "pre_feedforward_layernorm.weight", config);
+      w.post_mlp_norm = read_norm(weights, layer + "post_feedforward_layernorm.weight", config);
+    } else {
+      w.mlp_norm = std::move(after_attention);
+    }
+    w.gate_up = read_matrix(weights, gate_up_names(config, layer));
     w.down = read_matrix(weights, {layer + "mlp.down_proj.weight"});
     weights_->layers.push_back(std::move(w));
   }
@@ -112,13 +150,40 @@ std::span<const float> Decoder::k_bias(int64_t layer_idx) const {
   return weights_->layers.at(static_cast<size_t>(layer_idx)).k_bias;
 }
 
+const RopeTable& Decoder::rope(int64_t layer_idx) const {
+  return ropes_.at(static_cast<size_t>(config_.layers.at(static_cast<size_t>(layer_idx)).rope_idx));
+}
+
+// Up to where the frequencies that serve num_positions stay the same.
+int64_t Decoder::position_limit(int64_t num_positions) const {
+  int64_t limit = config_.max_position_embeddings;
+  for (const RopeConfig& rope : config_.ropes) {
+    const bool switches = rope.scaling.kind == RopeScalingKind::kLongRope;
+    if (switches && num_positions <= rope.scaling.original_max_position) {
+      limit = std::min(limit, rope.scaling.original_max_position);
+    }
+  }
+  return limit;
+}
+
 void Decoder::reserve_positions(int64_t num_positions) {
   if (num_positions > config_.max_position_embeddings) {
     throw_usage("{} tokens are more than the model's {} positions", num_positions, config_.max_position_embeddings);
   }
-  if (num_positions <= rope_.num_positions()) return;
-  const int64_t grown = std::min(config_.max_position_embeddings, std::max(num_positions, 2 * rope_.num_positions()));
-  rope_ = RopeTable(rope_inverse_frequencies(config_), grown);
+  if (num_positions <= max_positions()) return;
+  const int64_t short_limit = position_limit(std::max<int64_t>(1, max_positions()));
+  if (has_run_ && num_positions > short_limit) {
+    throw_usage(
+        "{} tokens are more than the {} that the model's short RoPE factors serve, and keys were already turned "
+        "by them; reserve the whole length before the first token",
+        num_positions, short_limit);
+  }
+  const int64_t grown = std::min(position_limit(num_positions), std::max(num_positions, 2 * max_positions()));
+  for (size_t i = 0; i < ropes_.size(); ++i) {
+    const RopeConfig& rope = config_.ropes[i];
+    ropes_[i] =
+        RopeTable(rope_inverse_frequencies(rope, config_.head_dim, grown), grown, rope.scaling.attention_factor);
+  }
 }
 
 Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
@@ -186,10 +251,12 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   params.num_kv_heads = config_.num_kv_heads;
   params.k_head_dim = config_.head_dim;
   params.v_head_dim = config_.head_dim;
-  params.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  params.softmax_scale = static_cast<float>(config_.attention_scale);
+  params.logit_soft_cap = static_cast<float>(config_.attention_soft_cap);
+  params.window = config_.layers[static_cast<size_t>(layer_idx)].window;
   params.q = scratch.q.data();
   params.out = scratch.attended.data();
-  params.rope = &rope_;
+  params.rope = &rope(layer_idx);
   params.sequences = sequences;
   backends_.attention->attend(params);
 }
@@ -213,7 +280,7 @@ void Decoder::write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch)
     write.k_bias = k_bias.empty() ? nullptr : k_bias.data();
     write.positions =
         std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
-    write.rope = &rope_;
+    write.rope = &rope(layer_idx);
     write.geometry = kv_geometry(targets.empty() ? 1 : targets[0]->cache().layout().geometry().page_size);
     write.native_dtype = batch.native_dtype;
     write.targets = writes;
@@ -244,36 +311,77 @@ void add_bias(std::span<const float> bias, int64_t rows, float* x) {
 
 }  // namespace
 
-void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
+void Decoder::normalise(int64_t rows, int64_t dim, const float* x, std::span<const float> weight, float* y) const {
+  backends_.model->rms_norm({rows, dim, static_cast<float>(config_.rms_norm_eps), x, weight.data(), y});
+}
+
+// x += norm(branch), where the output of a branch has a norm of its own.
+void Decoder::add_normed(int64_t rows, std::span<const float> norm, Scratch& scratch) const {
+  normalise(rows, config_.hidden_size, scratch.branch.data(), norm, scratch.branch.data());
+  for (size_t i = 0; i < scratch.x.size(); ++i) scratch.x[i] += scratch.branch[i];
+}
+
+// Queries before RoPE and keys before bias and RoPE, normed where the family norms heads; complete values.
+void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
   const int64_t q_dim = config_.num_q_heads * config_.head_dim;
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  const ModelBackend& math = *backends_.model;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.input_norm.data(), scratch.normed.data()});
-  math.linear({rows, scratch.normed.data(), &w.qkv, nullptr, scratch.qkv.data(), false});
+  normalise(rows, config_.hidden_size, scratch.x.data(), w.input_norm, scratch.normed.data());
+  backends_.model->linear({rows, scratch.normed.data(), &w.qkv, nullptr, scratch.qkv.data(), false});
   split_qkv(scratch.qkv, rows, q_dim, k_dim, {scratch.q.data(), scratch.k.data(), scratch.v.data()});
   add_bias(w.q_bias, rows, scratch.q.data());
   add_bias(w.v_bias, rows, scratch.v.data());
-  math.rotate(rope_, batch.positions, config_.num_q_heads, scratch.q.data());
+  if (!config_.qk_norm) return;
+  normalise(rows * config_.num_q_heads, config_.head_dim, scratch.q.data(), w.q_norm, scratch.q.data());
+  normalise(rows * config_.num_kv_heads, config_.head_dim, scratch.k.data(), w.k_norm, scratch.k.data());
+}
+
+// Queries grow with their position where the model asks for it (ModelConfig::query_temperature).
+void Decoder::scale_queries(const Batch& batch, Scratch& scratch) const {
+  if (config_.query_temperature == 0.0) return;
+  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
+  for (int64_t r = 0; r < batch.num_rows; ++r) {
+    const int64_t turns = batch.positions[static_cast<size_t>(r)] / config_.query_temperature_length;
+    const auto factor =
+        static_cast<float>(1.0 + config_.query_temperature * std::log(1.0 + static_cast<double>(turns)));
+    for (int64_t i = 0; i < q_dim; ++i) scratch.q[static_cast<size_t>(r * q_dim + i)] *= factor;
+  }
+}
+
+void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
+  const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
+  const int64_t rows = batch.num_rows;
+  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
+  project_qkv(layer_idx, batch, scratch);
+  backends_.model->rotate(rope(layer_idx), batch.positions, config_.num_q_heads, scratch.q.data());
+  scale_queries(batch, scratch);
   write_all(batch, layer_idx, scratch);
   if (observer != nullptr) {
     observer->on_layer({layer_idx, rows, batch.positions, scratch.q, scratch.k, scratch.fresh_k, scratch.fresh_v});
   }
   attend_all(batch, layer_idx, scratch);
-  math.linear(
-      {rows, scratch.attended.data(), &w.o, w.o_bias.empty() ? nullptr : w.o_bias.data(), scratch.x.data(), true});
+  const bool post = !w.post_attention_norm.empty();
+  backends_.model->linear({rows, scratch.attended.data(), &w.o, w.o_bias.empty() ? nullptr : w.o_bias.data(),
+                           post ? scratch.branch.data() : scratch.x.data(), !post});
+  if (post) add_normed(rows, w.post_attention_norm, scratch);
 }
 
 void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const ModelBackend& math = *backends_.model;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  math.rms_norm({rows, config_.hidden_size, eps, scratch.x.data(), w.post_norm.data(), scratch.normed.data()});
+  const int64_t inner = config_.intermediate_size;
+  normalise(rows, config_.hidden_size, scratch.x.data(), w.mlp_norm, scratch.normed.data());
   math.linear({rows, scratch.normed.data(), &w.gate_up, nullptr, scratch.gate_up.data(), false});
-  math.silu_mul(rows, config_.intermediate_size, scratch.gate_up.data(), scratch.activated.data());
-  math.linear({rows, scratch.activated.data(), &w.down, nullptr, scratch.x.data(), true});
+  if (config_.activation == Activation::kSilu) {
+    math.silu_mul(rows, inner, scratch.gate_up.data(), scratch.activated.data());
+  } else {
+    math.gelu_mul(rows, inner, scratch.gate_up.data(), scratch.activated.data());
+  }
+  const bool post = !w.post_mlp_norm.empty();
+  math.linear(
+      {rows, scratch.activated.data(), &w.down, nullptr, post ? scratch.branch.data() : scratch.x.data(), !post});
+  if (post) add_normed(rows, w.post_mlp_norm, scratch);
 }
 
 Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
@@ -291,7 +399,11 @@ Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
       ++row;
     }
   }
+  if (config_.embedding_scale != 1.0) {
+    for (float& value : scratch.x) value *= static_cast<float>(config_.embedding_scale);
+  }
   scratch.normed.resize(rows * hidden);
+  if (config_.post_norms) scratch.branch.resize(rows * hidden);
   scratch.qkv.resize(rows * (q_dim + k_dim + k_dim));
   scratch.q.resize(rows * q_dim);
   for (std::vector<float>* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
@@ -310,6 +422,7 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
     last_position = std::max(last_position, chunk.start_pos + static_cast<int64_t>(chunk.tokens.size()));
   }
   reserve_positions(last_position);
+  has_run_ = true;
   Batch batch = make_batch(chunks);
   batch.native_dtype = native_dtype;
   Scratch scratch = make_scratch(batch);
@@ -317,8 +430,7 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
     run_attention(layer, batch, scratch, observer);
     run_mlp(layer, batch.num_rows, scratch);
   }
-  backends_.model->rms_norm({batch.num_rows, config_.hidden_size, static_cast<float>(config_.rms_norm_eps),
-                             scratch.x.data(), weights_->final_norm.data(), scratch.x.data()});
+  normalise(batch.num_rows, config_.hidden_size, scratch.x.data(), weights_->final_norm, scratch.x.data());
   return std::move(scratch.x);
 }
 
@@ -328,6 +440,7 @@ std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
                hidden_rows.size(), config_.hidden_size);
   std::vector<float> logits(static_cast<size_t>(rows * config_.vocab_size));
   backends_.model->linear({rows, hidden_rows.data(), &weights_->output_matrix(), nullptr, logits.data(), false});
+  if (config_.final_soft_cap != 0.0) cap_softly(config_.final_soft_cap, logits);
   return logits;
 }
 

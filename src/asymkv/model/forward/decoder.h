@@ -35,7 +35,7 @@ struct LayerActivations {
   int64_t num_tokens = 0;
   std::span<const int32_t> positions;
   std::span<const float> q;        // [num_tokens, num_q_heads, head_dim] after RoPE
-  std::span<const float> k_raw;    // [num_tokens, num_kv_heads, head_dim] before bias and RoPE
+  std::span<const float> k_raw;    // [num_tokens, num_kv_heads, head_dim] after the key norm, before bias and RoPE
   std::span<const float> fresh_k;  // [num_tokens, num_kv_heads, head_dim] after bias, RoPE and rounding
   std::span<const float> fresh_v;  // [num_tokens, num_kv_heads, head_dim]
 };
@@ -52,8 +52,8 @@ struct Backends {
   std::shared_ptr<const ModelBackend> model;
 };
 
-// A pre-norm decoder of the qwen2 and llama families. Matrices stay in memory as they are stored; everything else is
-// FP32. Thread-compatible: one forward at a time.
+// A pre-norm decoder that follows its ModelConfig layer by layer. Matrices stay in memory as they are stored;
+// everything else is FP32. Thread-compatible: one forward at a time.
 class Decoder {
  public:
   // Copies the weights as stored, and lets go of the source's pages. Throws what WeightSource throws.
@@ -62,7 +62,8 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  const RopeTable& rope() const { return rope_; }
+  // The table that turns the queries and keys of one layer.
+  const RopeTable& rope(int64_t layer_idx) const;
   const Backends& backends() const { return backends_; }
   KvGeometry kv_geometry(int64_t page_size) const;
   // [num_kv_heads, head_dim] of one layer; empty if the family has no key bias.
@@ -79,8 +80,10 @@ class Decoder {
   // [rows, vocab_size] of rows of hidden states.
   std::vector<float> logits(std::span<const float> hidden_rows) const;
 
-  int64_t max_positions() const { return rope_.num_positions(); }
-  // Makes the RoPE table reach `num_positions` (at most max_position_embeddings).
+  int64_t max_positions() const { return ropes_.front().num_positions(); }
+  // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other
+  // frequencies in a long context: the first call beyond its original length switches to them for good, and throws
+  // Error{kUsage} if keys were already turned by the short ones. Call it with the whole length before the first token.
   void reserve_positions(int64_t num_positions);
 
  private:
@@ -90,13 +93,19 @@ class Decoder {
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
   Scratch make_scratch(const Batch& batch) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
+  void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
+  void scale_queries(const Batch& batch, Scratch& scratch) const;
   void write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
+  void add_normed(int64_t rows, std::span<const float> norm, Scratch& scratch) const;
+  void normalise(int64_t rows, int64_t dim, const float* x, std::span<const float> weight, float* y) const;
+  int64_t position_limit(int64_t num_positions) const;
 
   ModelConfig config_;
   Backends backends_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;  // as config_.ropes
+  bool has_run_ = false;          // keys were turned
   std::unique_ptr<Weights> weights_;
 };
 
