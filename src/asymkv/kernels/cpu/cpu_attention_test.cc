@@ -168,6 +168,18 @@ TEST(CpuAttention, AgreesWithTheOracleOnLargeBiasesAndOutliers) {
   }
 }
 
+// YaRN and LongRoPE multiply what they turn: the removed vector too, where it comes back at the read.
+TEST(CpuAttention, AgreesWithTheOracleUnderARopeMagnitude) {
+  for (const KvFormat& format : served_formats()) {
+    AttendCase shape;
+    shape.formats = {format};
+    shape.sequences = every_phase();
+    shape.bias = 40.0F;
+    shape.rope_magnitude = 1.19;
+    expect_agrees(shape);
+  }
+}
+
 TEST(CpuAttention, AgreesWithTheOracleOnEveryTargetOfThisMachine) {
   for (const cpu::SimdKernels& kernels : cpu::available_simd_kernels()) {
     const std::unique_ptr<AttentionBackend> backend = make_cpu_attention(kernels.name);

@@ -83,8 +83,12 @@ TEST_F(HandMade, NoVisibleKeyGivesZerosAndMinusInfinity) {
 
 // Score of a stored key without its bias plus q . R(t) removed = score of the whole key: with an exact 8-bit store the
 // two formats must agree up to their own rounding.
-TEST(RefAttention, PutsTheRemovedVectorBackTurned) {
+class RemovedVector : public ::testing::TestWithParam<double> {};
+
+// With YaRN's attention factor the removed vector must come back multiplied by it as well.
+TEST_P(RemovedVector, ComesBackTurned) {
   AttendCase shape;
+  shape.rope_magnitude = GetParam();
   shape.sequences = {{.stored = 200, .queries = 5}};
   shape.bias = 40.0F;
   const auto run = [&](const char* id) {
@@ -102,6 +106,8 @@ TEST(RefAttention, PutsTheRemovedVectorBackTurned) {
   EXPECT_LT(distance(without), 0.05 * distance(std::vector<float>(exact.size())));
   EXPECT_GT(distance(with), 4 * distance(without));
 }
+
+INSTANTIATE_TEST_SUITE_P(RefAttention, RemovedVector, ::testing::Values(1.0, 1.25, 0.5));
 
 TEST(RefAttention, DoesNotDependOnThePageOrderOrPadding) {
   AttendCase shape;

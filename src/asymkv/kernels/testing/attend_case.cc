@@ -42,10 +42,10 @@ void shuffle_pool(PagePool& pool, uint64_t seed) {
 
 std::string AttendCase::to_string() const {
   std::string text = fmt::format(
-      "{} KV heads x group {}, dims {}/{}, page {}, padding {}/{}/{}/{}, window {}, cap {}, sinks {}, bias {}, outlier "
-      "{}, seed {};",
+      "{} KV heads x group {}, dims {}/{}, page {}, padding {}/{}/{}/{}, window {}, cap {}, sinks {}, bias {}, "
+      "magnitude {}, outlier {}, seed {};",
       num_kv_heads, group, k_head_dim, v_head_dim, page_size, padding.k_row_bytes, padding.v_row_bytes,
-      padding.k_page_bytes, padding.v_page_bytes, window, soft_cap, sinks, bias, outlier, seed);
+      padding.k_page_bytes, padding.v_page_bytes, window, soft_cap, sinks, bias, rope_magnitude, outlier, seed);
   for (const SequenceShape& s : sequences) {
     const KvFormat& format = formats.at(s.format_idx);
     text += fmt::format(" [{} {} stored {} + {} queries{} gap {}]", format.id(), scale_kind_name(format.scale()),
@@ -56,7 +56,7 @@ std::string AttendCase::to_string() const {
 
 AttendData::AttendData(const AttendCase& shape)
     : shape_(shape),
-      rope_(rope_frequencies(1e4, shape.k_head_dim), max_positions(shape)),
+      rope_(rope_frequencies(1e4, shape.k_head_dim), max_positions(shape), shape.rope_magnitude),
       random_state_(shape.seed * 0x9e3779b97f4a7c15ULL + 1) {
   const int64_t half = shape.k_head_dim / 2;
   bias_.assign(static_cast<size_t>(shape.num_kv_heads * shape.k_head_dim), 0.0F);
@@ -102,7 +102,9 @@ void AttendData::make_caches() {
     config.scale_source = std::string(scale_kind_name(format.scale()));
     if (format.scale() == ScaleKind::kFixed) config.fixed_scales = {shape_.fixed_scales};
     if (format.key.prebias) {
-      config.transforms = {split_key_vector(bias_, rope_.frequencies(), shape_.num_kv_heads)};
+      KeySplitOptions options;
+      options.rope_magnitude = shape_.rope_magnitude;
+      config.transforms = {split_key_vector(bias_, rope_.frequencies(), shape_.num_kv_heads, options)};
     }
     caches_.push_back(std::make_unique<KvCache>(layout, config));
     shuffle_pool(caches_.back()->pool(), shape_.seed + f);

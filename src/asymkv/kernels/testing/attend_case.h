@@ -33,7 +33,8 @@ struct AttendCase {
   int64_t window = 0;
   float soft_cap = 0.0F;
   bool sinks = false;
-  float bias = 0.0F;     // magnitude of the key bias on the slowest quarter of the pairs
+  float bias = 0.0F;  // magnitude of the key bias on the slowest quarter of the pairs
+  double rope_magnitude = 1.0;
   float outlier = 1.0F;  // factor of one channel in sixteen of keys and values
   LayerScales fixed_scales{0.037F, 0.019F};
   uint32_t seed = 1;

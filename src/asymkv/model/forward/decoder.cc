@@ -352,7 +352,6 @@ void Decoder::scale_queries(const Batch& batch, Scratch& scratch) const {
 void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
-  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
   project_qkv(layer_idx, batch, scratch);
   backends_.model->rotate(rope(layer_idx), batch.positions, config_.num_q_heads, scratch.q.data());
   scale_queries(batch, scratch);

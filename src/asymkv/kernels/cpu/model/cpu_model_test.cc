@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -77,9 +78,25 @@ TEST(CpuModel, SiluMulStaysFiniteAndExactAtExtremes) {
   }
 }
 
+TEST(CpuModel, GeluMulStaysFiniteAndExactAtExtremes) {
+  const auto backend = make_cpu_model_backend();
+  std::vector<float> gate_up = random_floats(38, 9);
+  const float extremes[] = {-100.0F, 100.0F, -1e30F, 1e30F, 0.0F, -5.0F, 5.0F, -1e-20F};
+  std::copy(std::begin(extremes), std::end(extremes), gate_up.begin());
+  std::copy(std::begin(extremes), std::end(extremes), gate_up.begin() + 11);  // in the scalar tail, too
+  std::vector<float> y(19);
+  backend->gelu_mul(1, 19, gate_up.data(), y.data());
+  for (size_t i = 0; i < 19; ++i) {
+    const double g = gate_up[i];
+    const double z = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+    const double expected = g / 2 * (1 + std::tanh(z)) * gate_up[19 + i];
+    ASSERT_NEAR(y[i], expected, 3e-6 * (1 + std::fabs(expected))) << "element " << i << " gate " << g;
+  }
+}
+
 TEST(CpuModel, RotateMatchesRopeTable) {
   const auto backend = make_cpu_model_backend();
-  const RopeTable rope(rope_frequencies(10000.0, 80), 300);
+  const RopeTable rope(rope_frequencies(10000.0, 80), 300, 1.25);
   const std::vector<int32_t> positions = {0, 1, 17, 299};
   auto x = random_floats(4 * 3 * 80, 8);
   auto expected = x;
