@@ -28,6 +28,9 @@ class ProbeObserver final : public ForwardObserver {
     input.k = a.fresh_k;
     input.v = a.fresh_v;
     input.k_bias = decoder_.k_bias(a.layer_idx);
+    input.attention_scale = config.attention_scale;
+    input.soft_cap = config.attention_soft_cap;
+    input.window = config.layers[static_cast<size_t>(a.layer_idx)].window;
     rows_[static_cast<size_t>(a.layer_idx)].push_back(probe_layer(input));
   }
 

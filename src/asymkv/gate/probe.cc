@@ -85,7 +85,9 @@ class RowProbe {
       : in_(in), keys_(keys), values_(values) {}
 
   void add(int64_t query, int64_t q_head, HeadSums& sums) {
-    const int64_t visible = in_.num_keys - in_.num_queries + query + 1;
+    const int64_t last = in_.num_keys - in_.num_queries + query;
+    first_ = static_cast<size_t>(in_.window == 0 ? 0 : std::max<int64_t>(0, last + 1 - in_.window));
+    const auto visible = static_cast<size_t>(last) + 1 - first_;
     const float* q = in_.q.data() + (query * in_.num_q_heads + q_head) * in_.head_dim;
     compute_logits(q, keys_.native, visible, native_);
     compute_logits(q, keys_.stored, visible, stored_);
@@ -102,14 +104,15 @@ class RowProbe {
   }
 
  private:
-  void compute_logits(const float* q, const std::vector<float>& keys, int64_t visible, std::vector<double>& row) const {
-    row.resize(static_cast<size_t>(visible));
-    const double scale = 1.0 / std::sqrt(static_cast<double>(in_.head_dim));
+  void compute_logits(const float* q, const std::vector<float>& keys, size_t visible, std::vector<double>& row) const {
+    row.resize(visible);
+    const double scale =
+        in_.attention_scale > 0 ? in_.attention_scale : 1.0 / std::sqrt(static_cast<double>(in_.head_dim));
     for (size_t j = 0; j < row.size(); ++j) {
       double sum = 0;
-      const float* k = keys.data() + j * static_cast<size_t>(in_.head_dim);
+      const float* k = keys.data() + (first_ + j) * static_cast<size_t>(in_.head_dim);
       for (int64_t i = 0; i < in_.head_dim; ++i) sum += static_cast<double>(q[i]) * k[i];
-      row[j] = sum * scale;
+      row[j] = in_.soft_cap > 0 ? in_.soft_cap * std::tanh(sum * scale / in_.soft_cap) : sum * scale;
     }
   }
 
@@ -130,8 +133,8 @@ class RowProbe {
     // [native, E4M3 keys alone, E4M3 values alone] of every channel.
     outputs_.assign(dim, {0.0, 0.0, 0.0});
     for (size_t j = 0; j < native_p_.size(); ++j) {
-      const float* native_v = values_.native.data() + j * dim;
-      const float* stored_v = values_.stored.data() + j * dim;
+      const float* native_v = values_.native.data() + (first_ + j) * dim;
+      const float* stored_v = values_.stored.data() + (first_ + j) * dim;
       for (size_t i = 0; i < dim; ++i) {
         outputs_[i][0] += native_p_[j] * native_v[i];
         outputs_[i][1] += stored_p_[j] * native_v[i];
@@ -148,6 +151,7 @@ class RowProbe {
   const ProbeLayerInput& in_;
   const StoredSide& keys_;
   const StoredSide& values_;
+  size_t first_ = 0;            // oldest visible key
   std::vector<double> native_;  // logits of one row
   std::vector<double> stored_;
   std::vector<double> native_p_;  // their softmax

@@ -23,6 +23,9 @@ struct ProbeLayerInput {
   std::span<const float> k;       // [num_keys, num_kv_heads, head_dim] after bias and RoPE
   std::span<const float> v;       // [num_keys, num_kv_heads, head_dim]
   std::span<const float> k_bias;  // [num_kv_heads, head_dim]; may be empty
+  double attention_scale = 0;     // of q . k; 0: 1 / sqrt(head_dim)
+  double soft_cap = 0;            // cap * tanh(logit / cap); 0: none
+  int64_t window = 0;             // a query sees the keys of this many positions, its own included; 0: all
 };
 
 // One layer, worst over heads where it says max, with E4M3 keys (values) under one dynamic scale per token and head and
@@ -36,7 +39,7 @@ struct LayerProbe {
   double v_flushed = 0;
   double k_snr_db = 0;  // 10 log10(sum x^2 / sum (x - stored)^2); 0 error gives 200
   double v_snr_db = 0;
-  double logit_noise = 0;       // rms over rows of q . (k_stored - k) / sqrt(head_dim), row mean removed; mean of heads
+  double logit_noise = 0;       // rms over rows of the change of the logits, row mean removed; mean of heads
   double logit_noise_max = 0;   // the worst head's
   double logit_change_max = 0;  // largest |change| of one logit
   double row_kl = 0;            // mean KL divergence of the attention row with stored keys from the native one, nats

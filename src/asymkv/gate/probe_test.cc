@@ -105,6 +105,24 @@ TEST(Probe, AllZeroKeysAndValuesAreServed) {
   EXPECT_EQ(layer.k_max, 0);
 }
 
+TEST(Probe, FollowsTheLayersWindowScaleAndSoftCap) {
+  const Layer layer = make_layer(noise_only, noise_only);
+  const LayerProbe plain = probe_layer(layer.input());
+  ProbeLayerInput input = layer.input();
+  input.window = kKeys;
+  EXPECT_EQ(probe_layer(input).logit_noise, plain.logit_noise);
+  input.window = 1;  // a query that sees its own key alone has nothing to weigh
+  EXPECT_EQ(probe_layer(input).row_kl, 0);
+  EXPECT_EQ(probe_layer(input).k8_output_error, 0);
+  EXPECT_GT(probe_layer(input).v8_output_error, 0);
+  input = layer.input();
+  input.attention_scale = 0.5 / std::sqrt(static_cast<double>(kDim));
+  EXPECT_NEAR(probe_layer(input).logit_noise, plain.logit_noise / 2, 1e-12);
+  input = layer.input();
+  input.soft_cap = 1e-3;
+  EXPECT_LT(probe_layer(input).logit_change_max, 2.1e-3);
+}
+
 TEST(Probe, NonFiniteActivationsAndBadShapesAreRefused) {
   Layer layer = make_layer(noise_only, noise_only);
   layer.k[5] = std::numeric_limits<float>::quiet_NaN();
