@@ -44,8 +44,11 @@ TEST_P(FamilyFeature, IsNoticedWhenMissing) {
   Decoder decoder(files.config, *files.weights, backends);
   decoder.reserve_positions(files.config.max_position_embeddings / 2);
   ParityModel model{std::move(files), std::move(decoder)};
-  const GreedyReport report =
-      run_greedy(model, read_json_file(golden_path(std::string("greedy-tiny-") + name + ".json")));
+  Json golden = read_json_file(golden_path(std::string("greedy-tiny-") + name + ".json"));
+  Json& prompts = golden["prompts"];
+  prompts.erase(prompts.begin() + 4, prompts.end());
+  for (Json& prompt : prompts) prompt["tokens"] = std::vector<int32_t>{prompt["tokens"][0].get<int32_t>()};
+  const GreedyReport report = run_greedy(model, golden);
   EXPECT_GT(report.largest_logit_error, 0.02);
 }
 
@@ -58,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair{"gemma3", +[](ModelConfig& c) { c.layers[2].rope_idx = 1; }},
                     std::pair{"gemma3", +[](ModelConfig& c) { c.layers[0].rope_idx = 0; }},
                     std::pair{"gemma3", +[](ModelConfig& c) { c.embedding_scale = 1; }},
-                    std::pair{"gemma3", +[](ModelConfig& c) { c.attention_scale = 0.25; }},
+                    std::pair{"gemma3", +[](ModelConfig& c) { c.attention_scale = 0.2; }},
                     std::pair{"gemma3", +[](ModelConfig& c) { c.norm_weight_offset = 0; }},
                     std::pair{"gemma3", +[](ModelConfig& c) { c.activation = Activation::kSilu; }},
                     std::pair{"gemma2", +[](ModelConfig& c) { c.attention_soft_cap = 0; }},
@@ -66,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair{"phi3", +[](ModelConfig& c) { c.ropes[0].scaling.attention_factor = 1; }},
                     std::pair{"phi3-long", +[](ModelConfig& c) { c.ropes[0].scaling.original_max_position = 512; }},
                     std::pair{"ministral3", +[](ModelConfig& c) { c.query_temperature = 0; }},
-                    std::pair{"ministral3", +[](ModelConfig& c) { c.ropes[0].scaling.beta_fast = 32; }}),
+                    std::pair{"ministral3", +[](ModelConfig& c) { c.ropes[0].scaling.attention_factor = 1; }}),
     [](const auto& parameter) {
       std::string name = std::string(parameter.param.first) + "_" + std::to_string(parameter.index);
       for (char& c : name) c = c == '-' ? '_' : c;

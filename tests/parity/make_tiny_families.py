@@ -22,7 +22,7 @@ from make_tiny_models import GOLDEN, randomise, save
 SIZE = dict(vocab_size=264, hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=512, bos_token_id=256, eos_token_id=257, pad_token_id=258, rms_norm_eps=1e-6)
 NUM_PAIRS = 8  # head_dim 16
-GEMMA = dict(SIZE, head_dim=16, num_hidden_layers=4, query_pre_attn_scalar=24, sliding_window=20)
+GEMMA = dict(SIZE, head_dim=16, num_hidden_layers=4, query_pre_attn_scalar=16, sliding_window=20)
 
 
 def longrope(original):
