@@ -273,8 +273,8 @@ std::vector<BrokenGguf> broken_gguf_containers() {
 
 std::vector<BrokenGguf> broken_gguf_models() {
   return {
-      {"architecture_unknown", [](GgufSpec& s) { s.set_string("general.architecture", "gemma3"); }, kUnsupported,
-       "general.architecture \"gemma3\" is not supported"},
+      {"architecture_unknown", [](GgufSpec& s) { s.set_string("general.architecture", "mamba"); }, kUnsupported,
+       "general.architecture \"mamba\" is not supported"},
       {"architecture_number", [](GgufSpec& s) { s.set_u32("general.architecture", 1); }, kBad, "must be a string"},
       {"layers_missing", [](GgufSpec& s) { s.erase("qwen2.block_count"); }, kBad, "\"qwen2.block_count\" is missing"},
       {"layers_forged", [](GgufSpec& s) { s.set_u32("qwen2.block_count", 4'000'000'000); }, kBad,
@@ -285,8 +285,8 @@ std::vector<BrokenGguf> broken_gguf_models() {
       {"value_length", [](GgufSpec& s) { s.set_u32("qwen2.attention.value_length", 16); }, kUnsupported,
        "qwen2.attention.value_length is 16"},
       {"experts", [](GgufSpec& s) { s.set_u32("qwen2.expert_count", 8); }, kUnsupported, "\"qwen2.expert_count\" is 8"},
-      {"gguf_yarn", [](GgufSpec& s) { s.set_string("qwen2.rope.scaling.type", "yarn"); }, kUnsupported,
-       "qwen2.rope.scaling.type is \"yarn\""},
+      {"gguf_yarn", [](GgufSpec& s) { s.set_string("qwen2.rope.scaling.type", "yarn"); }, kBad,
+       "metadata key \"qwen2.rope.scaling.factor\" is missing"},
       {"rope_base_nan", [](GgufSpec& s) { s.set("qwen2.rope.freq_base", 6, raw(0x7fc00000U)); }, kBad,
        "qwen2.rope.freq_base is nan"},
       {"rope_freqs_zero",

@@ -24,14 +24,15 @@ constexpr NamePair kGlobalNames[] = {{"token_embd.weight", "model.embed_tokens.w
                                      {"output.weight", "lm_head.weight"}};
 // After "blk.N." and "model.layers.N.".
 constexpr NamePair kLayerNames[] = {
-    {"attn_norm.weight", "input_layernorm.weight"},   {"attn_q.weight", "self_attn.q_proj.weight"},
-    {"attn_q.bias", "self_attn.q_proj.bias"},         {"attn_k.weight", "self_attn.k_proj.weight"},
-    {"attn_k.bias", "self_attn.k_proj.bias"},         {"attn_v.weight", "self_attn.v_proj.weight"},
-    {"attn_v.bias", "self_attn.v_proj.bias"},         {"attn_output.weight", "self_attn.o_proj.weight"},
-    {"attn_output.bias", "self_attn.o_proj.bias"},    {"ffn_norm.weight", "post_attention_layernorm.weight"},
-    {"ffn_gate.weight", "mlp.gate_proj.weight"},      {"ffn_up.weight", "mlp.up_proj.weight"},
-    {"ffn_down.weight", "mlp.down_proj.weight"},      {"attn_q_norm.weight", "self_attn.q_norm.weight"},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight"}};
+    {"attn_norm.weight", "input_layernorm.weight"}, {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_q.bias", "self_attn.q_proj.bias"},       {"attn_k.weight", "self_attn.k_proj.weight"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},       {"attn_v.weight", "self_attn.v_proj.weight"},
+    {"attn_v.bias", "self_attn.v_proj.bias"},       {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},  {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate.weight", "mlp.gate_proj.weight"},    {"ffn_up.weight", "mlp.up_proj.weight"},
+    {"ffn_down.weight", "mlp.down_proj.weight"}};
+constexpr NamePair kHeadNormNames[] = {{"attn_q_norm.weight", "self_attn.q_norm.weight"},
+                                       {"attn_k_norm.weight", "self_attn.k_norm.weight"}};
 // Families with a norm after attention and after the MLP name the one before the MLP otherwise.
 constexpr NamePair kPostNormNames[] = {{"post_attention_norm.weight", "post_attention_layernorm.weight"},
                                        {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
@@ -51,6 +52,7 @@ std::optional<std::string_view> find_canonical(const NamePair (&names)[n], std::
 std::optional<std::string_view> layer_name(std::string_view gguf, const ModelConfig& config) {
   std::optional<std::string_view> name;
   if (config.post_norms) name = find_canonical(kPostNormNames, gguf);
+  if (!name && config.qk_norm) name = find_canonical(kHeadNormNames, gguf);
   if (!name && config.fused_projections) name = find_canonical(kFusedNames, gguf);
   return name ? name : find_canonical(kLayerNames, gguf);
 }
