@@ -43,14 +43,17 @@ void RmsNormRows(const RmsNormParams& params) {
   }
 }
 
+constexpr float kMaxExponent = 88.0F;  // exp of it is finite; hn::Exp of more than 104 is not defined
+
 void SiluMulRow(int64_t dim, const float* gate, const float* up, float* y) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto one = hn::Set(d, 1.0F);
+  const auto limit = hn::Set(d, kMaxExponent);
   int64_t i = 0;
   for (; i + lanes <= dim; i += lanes) {
     const auto g = hn::LoadU(d, gate + i);
-    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(g))));
+    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(g), limit))));
     hn::StoreU(hn::Mul(hn::Mul(g, sigmoid), hn::LoadU(d, up + i)), d, y + i);
   }
   for (; i < dim; ++i) y[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
@@ -63,13 +66,14 @@ void GeluMulRow(int64_t dim, const float* gate, const float* up, float* y) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto one = hn::Set(d, 1.0F);
+  const auto limit = hn::Set(d, kMaxExponent);
   const auto factor = hn::Set(d, kMinusTwoZ);
   const auto cubic = hn::Set(d, kCubic);
   int64_t i = 0;
   for (; i + lanes <= dim; i += lanes) {
     const auto g = hn::LoadU(d, gate + i);
     const auto inner = hn::Mul(g, hn::MulAdd(cubic, hn::Mul(g, g), one));
-    const auto gelu = hn::Div(g, hn::Add(one, hn::Exp(d, hn::Mul(factor, inner))));
+    const auto gelu = hn::Div(g, hn::Add(one, hn::Exp(d, hn::Min(hn::Mul(factor, inner), limit))));
     hn::StoreU(hn::Mul(gelu, hn::LoadU(d, up + i)), d, y + i);
   }
   for (; i < dim; ++i) {
