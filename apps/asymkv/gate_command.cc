@@ -8,6 +8,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/report.h"
 #include "command.h"
@@ -62,6 +63,9 @@ int write_report(const GateOptions& options) {
   const FinishedRun finished = read_finished_run(options.folder);
   const std::filesystem::path path = options.folder / "report.html";
   write_file_atomic(path, render_report_html(finished.report_inputs()));
+  const std::string certificate_sha256 = sha256_file_hex(options.folder / "certificate.json");
+  const Json policy = policy_to_json(finished.policy, finished.run, certificate_sha256);
+  write_file_atomic(options.folder / "policy.json", canonical_json(policy) + "\n");
   if (options.json) {
     print_json({{"report", path.string()}, {"tier", tier_name(finished.policy.tier)}});
   } else {
@@ -101,7 +105,8 @@ void add_gate_command(CLI::App& root, Action& action) {
   protocol->add_flag("--json", options->json, "One JSON object: the protocol file itself");
   protocol->callback([options, &action] { action = [options] { return print_protocol(*options); }; });
 
-  CLI::App* report = gate->add_subcommand("report", "Write report.html of a finished run again and print its table");
+  CLI::App* report =
+      gate->add_subcommand("report", "Write report.html and policy.json of a finished run again and print its table");
   report->footer("Example: asymkv gate report runs/robust");
   report->add_option("DIR", options->folder, "Folder of the run")->required();
   report->add_flag("--json", options->json, "One JSON object on stdout");

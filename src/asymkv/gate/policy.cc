@@ -1,5 +1,7 @@
 #include "asymkv/gate/policy.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "asymkv/base/error.h"
@@ -102,17 +104,29 @@ std::string missing_for_certificate(const ArmJudgement& arm, const Protocol& pro
   return fmt::format("{} is not established", objective_name(protocol.objective));
 }
 
+// The panels that keep an arm from passing retrieval and loss, each with its verdict; all well if there is none.
+std::string open_panels(const ArmJudgement& arm) {
+  std::vector<std::string> open;
+  for (const RetrievalJudgement& panel : arm.retrieval) {
+    if (panel.verdict == Verdict::kPass) continue;
+    open.push_back(fmt::format("retrieval at {} {}", panel.length, verdict_words(panel.verdict)));
+    if (panel.needed) open.back() += fmt::format(" (needs n = {})", *panel.needed);
+  }
+  for (const LossJudgement& panel : arm.loss) {
+    if (panel.verdict != Verdict::kPass) open.push_back(fmt::format("loss {}", verdict_words(panel.verdict)));
+  }
+  if (arm.retrieval.empty()) open.emplace_back("retrieval not tested");
+  if (arm.loss.empty()) open.emplace_back("loss not tested");
+  return open.empty() ? "retrieval and loss pass" : fmt::format("{}", fmt::join(open, ", "));
+}
+
 // What would have to be known before fewer bytes can be stored.
 std::string nothing_known(const Judgement& judgement, const ProbeResult& probe) {
   if (any_a_degraded(judgement)) return "no format is certified, and a loss with K16/V8 was shown";
   std::string reason = fmt::format("no format is certified; the probe says {}", fragility_name(probe.verdict));
   for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
     const ArmJudgement* arm = find_arm(judgement, id);
-    if (arm == nullptr) continue;
-    reason += fmt::format("; {}: retrieval and loss {}", arm_name(id), verdict_words(arm->retrieval_and_loss()));
-    for (const RetrievalJudgement& panel : arm->retrieval) {
-      if (panel.needed) reason += fmt::format(" (retrieval at {} needs n = {})", panel.length, *panel.needed);
-    }
+    if (arm != nullptr) reason += fmt::format("; {}: {}", arm_name(id), open_panels(*arm));
   }
   return reason;
 }

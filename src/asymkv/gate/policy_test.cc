@@ -116,7 +116,8 @@ TEST(Policy, HarmedOrUnknownAIsNative) {
   retrieval_open.retrieval[0].needed = 109;
   const PolicyDecision d = choose({{retrieval_open}});
   EXPECT_EQ(d.tier, Tier::kNative);
-  EXPECT_NE(d.reason.find("retrieval at 1024 needs n = 109"), std::string::npos) << d.reason;
+  EXPECT_NE(d.reason.find("AD: retrieval at 1024 not established (needs n = 109)"), std::string::npos) << d.reason;
+  EXPECT_EQ(d.reason.find("loss"), std::string::npos) << d.reason;
 }
 
 TEST(Policy, NoRetrievalPanelIsNoPassedRetrieval) {
