@@ -19,6 +19,7 @@ using AddCommand = void (*)(CLI::App& root, Action& action);
 void add_admit_command(CLI::App& root, Action& action);
 void add_bench_command(CLI::App& root, Action& action);
 void add_calibrate_command(CLI::App& root, Action& action);
+void add_chat_command(CLI::App& root, Action& action);
 void add_doctor_command(CLI::App& root, Action& action);
 void add_gate_command(CLI::App& root, Action& action);
 void add_generate_command(CLI::App& root, Action& action);

@@ -18,9 +18,9 @@ void print_json(const Json& value) {
 
 namespace {
 
-constexpr AddCommand kCommands[] = {add_admit_command,    add_calibrate_command, add_probe_command,
-                                    add_generate_command, add_model_command,     add_stats_command,
-                                    add_doctor_command,   add_gate_command,      add_bench_command};
+constexpr AddCommand kCommands[] = {add_admit_command, add_calibrate_command, add_probe_command,  add_generate_command,
+                                    add_model_command, add_stats_command,     add_doctor_command, add_gate_command,
+                                    add_bench_command, add_chat_command};
 
 int run(int argc, char** argv) {
   CLI::App root("asymkv: KV caches whose keys and values have different formats, admitted by evidence", "asymkv");

@@ -12,7 +12,7 @@ volatile std::sig_atomic_t interrupt_flag = 0;
 
 void handle_signal(int signal_number) {
   if (interrupt_flag != 0) ::_exit(128 + signal_number);
-  interrupt_flag = 1;
+  interrupt_flag = signal_number;
 }
 
 }  // namespace
@@ -24,6 +24,10 @@ void install_interrupt_handler() {
 
 bool interrupted() {
   return interrupt_flag != 0;
+}
+
+void clear_interrupt() {
+  if (interrupt_flag == SIGINT) interrupt_flag = 0;
 }
 
 void throw_if_interrupted() {

@@ -1,0 +1,136 @@
+#include "chat_session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/interrupt.h"
+
+namespace asymkv::app {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? tokenizer.decode(std::span(&*id, 1), false) : std::string();
+}
+
+}  // namespace
+
+ChatSession::ChatSession(LoadedModel& model, KvCache& cache, ChatTemplate chat_template, const ChatLimits& limits,
+                         const SamplingOptions& sampling)
+    : model_(model), template_(std::move(chat_template)), limits_(limits), sampler_(sampling), sequence_(cache) {}
+
+void ChatSession::reset() {
+  turns_ = OrderedJson::array();
+  sequence_.truncate(0);
+  cached_ids_.clear();
+}
+
+OrderedJson ChatSession::messages() const {
+  OrderedJson messages = OrderedJson::array();
+  if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
+  for (const OrderedJson& turn : turns_) messages.push_back(turn);
+  return messages;
+}
+
+std::vector<int32_t> ChatSession::prompt_ids() const {
+  const Tokenizer& tokenizer = model_.tokenizer;
+  const std::vector<int32_t>& ends = tokenizer.eos_ids();
+  const std::optional<int32_t> eos = ends.empty() ? std::nullopt : std::optional(ends.front());
+  const OrderedJson variables = {{"messages", messages()},
+                                 {"tools", nullptr},
+                                 {"add_generation_prompt", true},
+                                 {"bos_token", token_text(tokenizer, tokenizer.bos_id())},
+                                 {"eos_token", token_text(tokenizer, eos)}};
+  // The template writes the beginning-of-sequence token itself where the model wants one.
+  return tokenizer.encode(template_.render(variables), {.add_special = false, .parse_special = true});
+}
+
+bool ChatSession::is_end(int32_t token) const {
+  const auto has = [token](const std::vector<int32_t>& ids) { return std::ranges::find(ids, token) != ids.end(); };
+  return has(model_.config().eos_token_ids) || has(model_.tokenizer.eos_ids());
+}
+
+std::vector<float> ChatSession::forward(std::span<const int32_t> tokens, OwnReads own_reads) {
+  ForwardChunk chunk;
+  chunk.tokens = tokens;
+  chunk.start_pos = sequence_.num_tokens();
+  chunk.targets = {&sequence_};
+  chunk.context = &sequence_;
+  chunk.own_reads = own_reads;
+  const std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), limits_.native_dtype);
+  cached_ids_.insert(cached_ids_.end(), tokens.begin(), tokens.end());
+  return model_.decoder.logits(std::span(hidden).last(static_cast<size_t>(model_.config().hidden_size)));
+}
+
+std::vector<float> ChatSession::prefill(const std::vector<int32_t>& ids, Answer& answer) {
+  const auto differs = std::ranges::mismatch(ids, cached_ids_).in1;
+  // The last token is always computed: its logits choose the first new one.
+  const auto shared = std::min(differs - ids.begin(), static_cast<std::ptrdiff_t>(ids.size()) - 1);
+  sequence_.truncate(shared);
+  cached_ids_.resize(static_cast<size_t>(shared));
+  answer.prompt_tokens = static_cast<int64_t>(ids.size());
+  answer.reused_tokens = shared;
+  return forward(std::span(ids).subspan(static_cast<size_t>(shared)), OwnReads::kFresh);
+}
+
+std::string ChatSession::decode(std::vector<float> logits, Answer& answer,
+                                const std::function<void(std::string_view)>& on_text) {
+  StreamDecoder decoder(model_.tokenizer, true);
+  std::string text;
+  const auto add = [&](const std::string& piece) {
+    text += piece;
+    on_text(piece);
+  };
+  answer.end = AnswerEnd::kLength;
+  while (answer.new_tokens < limits_.max_tokens) {
+    if (interrupted()) {
+      answer.end = AnswerEnd::kInterrupted;
+      break;
+    }
+    const int32_t token = sampler_.sample(logits);
+    ++answer.new_tokens;
+    if (is_end(token)) {
+      answer.end = AnswerEnd::kStop;
+      break;
+    }
+    add(decoder.push(token));
+    if (sequence_.num_tokens() >= limits_.context) {
+      answer.end = AnswerEnd::kContextFull;
+      break;
+    }
+    if (answer.new_tokens < limits_.max_tokens) logits = forward(std::span(&token, 1), OwnReads::kStored);
+  }
+  add(decoder.flush());
+  return text;
+}
+
+Answer ChatSession::ask(const std::string& text, const std::function<void(std::string_view)>& on_text) {
+  turns_.push_back({{"role", "user"}, {"content", text}});
+  try {
+    const std::vector<int32_t> ids = prompt_ids();
+    if (ids.empty()) throw_usage("the chat template gives no token for this conversation");
+    if (static_cast<int64_t>(ids.size()) >= limits_.context) {
+      throw_usage(
+          "the conversation has {} tokens with this message and the context holds {}: shorten the message, start a new "
+          "conversation with /reset, or give a larger --context",
+          ids.size(), limits_.context);
+    }
+    Answer answer;
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<float> logits = prefill(ids, answer);
+    answer.prefill_seconds = seconds_since(start);
+    const auto decode_start = std::chrono::steady_clock::now();
+    turns_.push_back({{"role", "assistant"}, {"content", decode(std::move(logits), answer, on_text)}});
+    answer.decode_seconds = seconds_since(decode_start);
+    return answer;
+  } catch (const Error&) {
+    turns_.erase(turns_.size() - 1);
+    throw;
+  }
+}
+
+}  // namespace asymkv::app
