@@ -1,10 +1,12 @@
 #include "asymkv/model/tokenizer/bpe.h"
 
+#include <algorithm>
 #include <queue>
 #include <tuple>
 
 #include "asymkv/base/error.h"
 #include "asymkv/model/tokenizer/byte_level.h"
+#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {
@@ -89,9 +91,14 @@ class Bpe::Merger {
   std::priority_queue<Candidate> heap_;
 };
 
-Bpe::Bpe(const TokenizerDefinition& definition) : unknown_(definition.unknown), fuse_unknown_(definition.fuse_unknown) {
+Bpe::Bpe(const TokenizerDefinition& definition)
+    : character_level_(definition.character_level),
+      unknown_(definition.unknown),
+      fuse_unknown_(definition.fuse_unknown) {
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const auto it = definition.ids.find(byte_level_char(static_cast<unsigned char>(byte)));
+    const std::string spelling =
+        character_level_ ? byte_token(byte) : std::string(byte_level_char(static_cast<unsigned char>(byte)));
+    const auto it = definition.ids.find(spelling);
     byte_ids_[byte] = it == definition.ids.end() ? -1 : it->second;
   }
   merges_.reserve(definition.merges.size());
@@ -99,6 +106,13 @@ Bpe::Bpe(const TokenizerDefinition& definition) : unknown_(definition.unknown), 
     const MergeRule& rule = definition.merges[i];
     // A rule given twice counts with its last rank, as in the reference.
     merges_.insert_or_assign(pair_key(rule.left, rule.right), Merge{static_cast<int32_t>(i), rule.merged});
+  }
+  if (character_level_) {
+    for (const auto& [token, id] : definition.ids) {
+      size_t pos = 0;
+      next_code_point(token, pos);
+      if (pos == token.size()) character_ids_.emplace(token, id);
+    }
   }
   if (!definition.ignore_merges) return;
   for (const auto& [token, id] : definition.ids) {
@@ -128,8 +142,37 @@ std::vector<Bpe::Symbol> Bpe::initial_symbols(std::string_view word) const {
   return symbols;
 }
 
+std::vector<Bpe::Symbol> Bpe::initial_characters(std::string_view word) const {
+  std::vector<Symbol> symbols;
+  bool in_unknown = false;
+  const auto add = [&symbols](int32_t id) {
+    const auto place = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, place - 1, place + 1});
+  };
+  for (size_t pos = 0; pos < word.size();) {
+    const size_t begin = pos;
+    next_code_point(word, pos);
+    const std::string_view character = word.substr(begin, pos - begin);
+    if (const auto it = character_ids_.find(character); it != character_ids_.end()) {
+      add(it->second);
+      in_unknown = false;
+      continue;
+    }
+    const bool spelled =
+        std::ranges::all_of(character, [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; });
+    if (spelled) {
+      for (const char c : character) add(byte_ids_[static_cast<unsigned char>(c)]);
+    } else if (unknown_ && !(fuse_unknown_ && in_unknown)) {
+      add(*unknown_);
+    }
+    in_unknown = !spelled;
+  }
+  if (!symbols.empty()) symbols.back().next = -1;
+  return symbols;
+}
+
 void Bpe::merge_word(std::string_view word, std::vector<int32_t>& ids) const {
-  Merger merger(*this, initial_symbols(word));
+  Merger merger(*this, character_level_ ? initial_characters(word) : initial_symbols(word));
   merger.run();
   merger.append_ids(ids);
 }

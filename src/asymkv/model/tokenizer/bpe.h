@@ -51,9 +51,12 @@ class Bpe {
 
   const Merge* find_merge(int32_t left, int32_t right) const;
   std::vector<Symbol> initial_symbols(std::string_view word) const;
+  std::vector<Symbol> initial_characters(std::string_view word) const;
   void merge_word(std::string_view word, std::vector<int32_t>& ids) const;
 
   std::array<int32_t, 256> byte_ids_;  // -1: the vocabulary has no token for this byte
+  bool character_level_;
+  TokenIds character_ids_;  // tokens of one character; filled only if character_level
   std::unordered_map<uint64_t, Merge> merges_;
   TokenIds whole_words_;  // by raw bytes; filled only with ignore_merges
   std::optional<int32_t> unknown_;

@@ -1,11 +1,25 @@
 #include "asymkv/model/tokenizer/definition.h"
 
+#include <charconv>
+
 #include "asymkv/base/error.h"
 #include "asymkv/base/hash.h"
 
 namespace asymkv::tokenizer {
 
 const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string byte_token(unsigned byte) {
+  return fmt::format("<0x{:02X}>", byte);
+}
+
+std::optional<unsigned char> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
+  if (error != std::errc() || end != token.data() + 5) return std::nullopt;
+  return static_cast<unsigned char>(value);
+}
 
 namespace {
 
@@ -83,6 +97,10 @@ std::string definition_sha256(const TokenizerDefinition& definition) {
     hash.add(token.content);
     hash.add(int64_t{token.id});
     add_flags(hash, {token.special, token.normalized, token.lstrip, token.rstrip, token.single_word});
+  }
+  if (definition.character_level) {
+    hash.add("character level");
+    add_flags(hash, {definition.space_prefix});
   }
   hash.add(definition.prefix);
   hash.add(definition.suffix);

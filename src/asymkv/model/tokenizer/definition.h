@@ -56,6 +56,10 @@ struct TokenizerDefinition {
   bool fuse_unknown = false;        // a run of them gives one token
   bool ignore_merges = false;       // a word that is a token is not merged but looked up
   bool nfc = false;
+  // SentencePiece's way instead of byte-level BPE: a space is spelled U+2581, symbols are characters, and a character
+  // without a token is spelled in tokens "<0x00>" .. "<0xFF>".
+  bool character_level = false;
+  bool space_prefix = false;  // character_level only: a space is put before a text and taken off what is decoded
   std::vector<PreTokenizerStep> steps;
   std::vector<AddedToken> added_tokens;
   std::vector<int32_t> prefix, suffix;  // put around a text by add_special
@@ -69,6 +73,13 @@ struct TokenizerDefinition {
 
 // GPT-2's pattern, which a ByteLevel pre-tokenizer with use_regex stands for.
 extern const char* const kGpt2Pattern;
+
+// SentencePiece's spelling of a space (U+2581).
+inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
+// The spelling of a byte in a character-level vocabulary: "<0x0A>".
+std::string byte_token(unsigned byte);
+// The byte that "<0x0A>" spells.
+std::optional<unsigned char> byte_of_token(std::string_view token);
 
 // Both throw Error{kBadInput} or Error{kUnsupported} naming origin and field.
 TokenizerDefinition definition_from_json(const Json& file, std::string_view origin, const Json& config);

@@ -167,8 +167,9 @@ struct BadGguf {
 };
 
 const BadGguf kBadGguf[] = {
-    {[](auto& d) { d.model = "llama"; }, kUnserved, "tokenizer.ggml.model \"llama\" is not supported"},
-    {[](auto& d) { d.pre = "llama-bpe"; }, kUnserved, "tokenizer.ggml.pre \"llama-bpe\" is not supported"},
+    {[](auto& d) { d.model = "bert"; }, kUnserved, "tokenizer.ggml.model \"bert\" is not supported"},
+    {[](auto& d) { d.model = "llama"; }, kBad, "tokenizer.ggml.scores has 0 entries, tokenizer.ggml.tokens 6"},
+    {[](auto& d) { d.pre = "poro-chat"; }, kUnserved, "tokenizer.ggml.pre \"poro-chat\" is not supported"},
     {[](auto& d) { d.tokens.clear(); }, kBad, "tokenizer.ggml.tokens is empty"},
     {[](auto& d) { d.token_types.pop_back(); }, kBad, "token_type has 5 entries, tokenizer.ggml.tokens 6"},
     {[](auto& d) { d.token_types[1] = 9; }, kBad, "token_type[1] is 9"},
@@ -199,6 +200,35 @@ TEST(LoadTokenizer, PathsWithoutATokenizerAreRefused) {
   EXPECT_THROW(load_tokenizer(golden_folder() / "nothing"), Error);
   EXPECT_THROW(load_tokenizer(golden_folder()), Error);  // a folder without tokenizer.json
   EXPECT_EQ(load_tokenizer(golden_folder() / "small.json").vocab_size(), 910);
+}
+
+// A vocabulary of SentencePiece's BPE kind: merges follow the scores, and what has no token is spelled in bytes.
+TEST(SentencePieceFromGguf, MergesByScoreAndFallsBackToBytes) {
+  GgufTokenizerData data;
+  data.model = "llama";
+  data.tokens = {"<unk>", "<s>", "</s>"};
+  data.token_types = {2, 3, 3};
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    data.tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    data.token_types.push_back(6);
+  }
+  for (const char* token : {"\u2581", "a", "b", "c", "bc", "ab", "\u2581a"}) {
+    data.tokens.emplace_back(token);
+    data.token_types.push_back(1);
+  }
+  data.scores.assign(data.tokens.size(), 0.0F);
+  data.scores[263] = -1.0F;  // "bc" before "ab"
+  data.scores[264] = -2.0F;
+  data.scores[265] = -3.0F;
+  data.bos = 1;
+  const Tokenizer tokenizer = Tokenizer::from_gguf_data(data, "FILE");
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(tokenizer.encode("abc"), (Ids{1, 265, 263}));
+  EXPECT_EQ(tokenizer.encode("\u00e9", {.add_special = false}), (Ids{259, 3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(tokenizer.decode(Ids{265, 263, 259, 3 + 0xC3, 3 + 0xA9}, true), "abc \u00e9");
+  EXPECT_EQ(tokenizer.decode(Ids{260, 3 + 0xC3, 3 + 0x41, 261}, true), "a\uFFFD\uFFFDb");
+  data.add_space_prefix = false;
+  EXPECT_EQ(Tokenizer::from_gguf_data(data, "FILE").encode("abc"), (Ids{1, 260, 263}));
 }
 
 }  // namespace

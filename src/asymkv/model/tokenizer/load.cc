@@ -36,17 +36,24 @@ Tokenizer load_folder(const fs::path& folder) {
 GgufTokenizerData read_gguf_tokenizer(const GgufFile& file) {
   GgufTokenizerData data;
   data.model = file.require_string("tokenizer.ggml.model");
-  data.pre = file.require_string("tokenizer.ggml.pre");
+  const bool sentencepiece = data.model == "llama";
+  data.pre =
+      sentencepiece ? file.string_or("tokenizer.ggml.pre", "default") : file.require_string("tokenizer.ggml.pre");
   data.tokens = copy_strings(file, "tokenizer.ggml.tokens");
   for (const int64_t type : file.require_ints("tokenizer.ggml.token_type")) {
     data.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, INT32_MIN, INT32_MAX)));
   }
-  data.merges = copy_strings(file, "tokenizer.ggml.merges");
+  if (sentencepiece) {
+    data.scores = file.require_floats("tokenizer.ggml.scores");
+    data.add_space_prefix = file.bool_or("tokenizer.ggml.add_space_prefix", true);
+  } else {
+    data.merges = copy_strings(file, "tokenizer.ggml.merges");
+  }
   if (file.has("tokenizer.ggml.bos_token_id")) data.bos = file.require_int("tokenizer.ggml.bos_token_id");
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     if (file.has(key)) data.eos.push_back(file.require_int(key));
   }
-  data.add_bos = file.bool_or("tokenizer.ggml.add_bos_token", false);
+  if (file.has("tokenizer.ggml.add_bos_token")) data.add_bos = file.require_bool("tokenizer.ggml.add_bos_token");
   return data;
 }
 

@@ -30,9 +30,24 @@ struct Tokenizer::Impl {
   tokenizer::AddedTokenSet in_raw_text, in_normalized_text;
   std::vector<std::string> bytes;  // by id
   std::vector<bool> special;       // by id
+  std::vector<bool> is_byte;       // by id: a byte token of a character-level vocabulary
   tokenizer::TokenIds added_ids;
   std::string sha256;
 };
+
+namespace {
+
+std::string replace(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t begin = 0;
+  for (size_t found = text.find(from); found != std::string_view::npos; found = text.find(from, begin)) {
+    out.append(text.substr(begin, found - begin)).append(to);
+    begin = found + from.size();
+  }
+  return out.append(text.substr(begin));
+}
+
+}  // namespace
 
 Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
     : definition(std::move(source)),
@@ -42,7 +57,17 @@ Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
       sha256(tokenizer::definition_sha256(definition)) {
   bytes.reserve(definition.tokens.size());
   // Added tokens too: the reference's decoder maps any token back that is spelled in the byte-level alphabet.
-  for (const std::string& token : definition.tokens) bytes.push_back(tokenizer::from_byte_level(token).value_or(token));
+  for (const std::string& token : definition.tokens) {
+    const auto byte = definition.character_level ? tokenizer::byte_of_token(token) : std::nullopt;
+    is_byte.push_back(byte.has_value());
+    if (byte) {
+      bytes.emplace_back(1, static_cast<char>(*byte));
+    } else if (definition.character_level) {
+      bytes.push_back(replace(token, tokenizer::kSpaceMark, " "));
+    } else {
+      bytes.push_back(tokenizer::from_byte_level(token).value_or(token));
+    }
+  }
   for (const AddedToken& token : definition.added_tokens) {
     special[static_cast<size_t>(token.id)] = token.special;
     added_ids.emplace(token.content, token.id);
@@ -56,6 +81,10 @@ Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
 
 void Tokenizer::Impl::encode_normalized(std::string_view text, tokenizer::Matcher& matcher,
                                         std::vector<int32_t>& ids) const {
+  if (definition.character_level) {
+    const std::string prefixed = (definition.space_prefix ? " " : "") + std::string(text);
+    return bpe.encode_word(replace(prefixed, " ", tokenizer::kSpaceMark), ids);
+  }
   pre_tokenizer.for_each_word(text, matcher, [&](std::string_view word) { bpe.encode_word(word, ids); });
 }
 
@@ -98,6 +127,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  if (impl_->definition.character_level) {
+    StreamDecoder decoder(*this, skip_special);
+    std::string text;
+    for (const int32_t id : ids) text += decoder.push(id);
+    return text + decoder.flush();
+  }
   std::string bytes;
   for (const int32_t id : ids) {
     if (!(skip_special && is_special(id))) bytes += token_bytes(id);
@@ -142,12 +177,41 @@ StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
     : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
 
 std::string StreamDecoder::push(int32_t id) {
-  if (!(skip_special_ && tokenizer_.is_special(id))) held_ += tokenizer_.token_bytes(id);
-  return tokenizer::take_utf8(held_, false);
+  const bool skipped = skip_special_ && tokenizer_.is_special(id);
+  const auto& impl = *tokenizer_.impl_;
+  if (!impl.definition.character_level) {
+    if (!skipped) held_ += tokenizer_.token_bytes(id);
+    return tokenizer::take_utf8(held_, false);
+  }
+  if (skipped || !impl.definition.has_token(id)) return {};
+  if (impl.is_byte[static_cast<size_t>(id)]) {
+    held_ += tokenizer_.token_bytes(id);
+    return {};
+  }
+  return strip_prefix(end_byte_run() + tokenizer_.token_bytes(id));
 }
 
 std::string StreamDecoder::flush() {
-  return tokenizer::take_utf8(held_, true);
+  if (!tokenizer_.impl_->definition.character_level) return tokenizer::take_utf8(held_, true);
+  std::string text = strip_prefix(end_byte_run());
+  at_begin_ = true;
+  return text;
+}
+
+// A run of byte tokens that is not UTF-8 as a whole gives U+FFFD for every byte, as in the reference.
+std::string StreamDecoder::end_byte_run() {
+  std::string run = std::exchange(held_, {});
+  if (tokenizer::find_invalid_utf8(run) == std::string::npos) return run;
+  std::string text;
+  for (size_t i = 0; i < run.size(); ++i) text += "\xef\xbf\xbd";
+  return text;
+}
+
+std::string StreamDecoder::strip_prefix(std::string text) {
+  if (text.empty()) return text;
+  if (std::exchange(at_begin_, false) && tokenizer_.impl_->definition.space_prefix && text.front() == ' ')
+    text.erase(0, 1);
+  return text;
 }
 
 }  // namespace asymkv

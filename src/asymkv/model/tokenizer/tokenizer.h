@@ -24,21 +24,24 @@ struct EncodeOptions {
 
 // What a GGUF file says about its tokenizer (keys tokenizer.ggml.*), by value.
 struct GgufTokenizerData {
-  std::string model;                 // tokenizer.ggml.model: only "gpt2" (byte-level BPE) is served
-  std::string pre;                   // tokenizer.ggml.pre: "qwen2", "smollm" or "gpt-2"
-  std::vector<std::string> tokens;   // by id, in byte-level characters
+  std::string model;                 // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE)
+  std::string pre;                   // tokenizer.ggml.pre: "qwen2", "llama-bpe" ...; "gpt2" only
+  std::vector<std::string> tokens;   // by id, in byte-level characters or SentencePiece's spelling
+  std::vector<float> scores;         // by id, the best merge has the highest; "llama" only
   std::vector<int32_t> token_types;  // by id: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
   std::vector<std::string> merges;   // "left right", best first
   std::optional<int64_t> bos;
-  std::vector<int64_t> eos;  // eos_token_id, then eot_token_id where present
-  bool add_bos = false;
+  std::vector<int64_t> eos;      // eos_token_id, then eot_token_id where present
+  std::optional<bool> add_bos;   // absent: what the kind of tokenizer does
+  bool add_space_prefix = true;  // "llama" only
 };
 
 class GgufFile;
 // Copies the keys out of an opened file. Throws Error{kBadInput} naming the key that is missing or of another type.
 GgufTokenizerData read_gguf_tokenizer(const GgufFile& file);
 
-// A byte-level BPE tokenizer. Immutable and cheap to copy; all const members may be called from many threads.
+// A byte-level BPE tokenizer, or a SentencePiece one of the BPE kind (GGUF only). Immutable and cheap to copy; all
+// const members may be called from many threads.
 class Tokenizer {
  public:
   // Hugging Face tokenizer.json. `config` is the parsed tokenizer_config.json beside it, or null: it names bos_token
@@ -73,6 +76,7 @@ class Tokenizer {
   std::string sha256() const;
 
  private:
+  friend class StreamDecoder;
   struct Impl;
   explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
@@ -89,9 +93,13 @@ class StreamDecoder {
   std::string flush();
 
  private:
+  std::string end_byte_run();
+  std::string strip_prefix(std::string text);
   Tokenizer tokenizer_;
   bool skip_special_;
-  std::string held_;  // at most 3 bytes: a prefix of a UTF-8 sequence
+  // A prefix of a UTF-8 sequence, or a run of byte tokens, which is one text or as many U+FFFD as it has bytes.
+  std::string held_;
+  bool at_begin_ = true;
 };
 
 // The tokenizer of a model: a folder with tokenizer.json (and tokenizer_config.json, generation_config.json where
