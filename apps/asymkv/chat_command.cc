@@ -187,7 +187,7 @@ class Chat {
         continue;
       }
       for (const Json& kernel : facts.at("launched")) {
-        fmt::print("       launched: {} {} on {}, {} times\n", text(kernel, "family"), text(kernel, "kernel"),
+        fmt::print("       launched: {} {} on {}, {} times\n", text(kernel, "family"), text(kernel, "instance"),
                    text(kernel, "format"), kernel.value("count", int64_t{0}));
       }
     }
