@@ -113,7 +113,7 @@ class ChatTest(unittest.TestCase):
         facts = terminal.wait_for(r"of \d+ bytes\r\n> ")
         self.assertRegex(facts, r"key +requested k16v8, resolved bf16, allocated bf16")
         self.assertRegex(facts, r"value +requested k16v8, resolved e4m3\S*, allocated e4m3")
-        self.assertRegex(facts, r"launched: \S+ decode:\S+ on e4m3\S*, \d+ times")
+        self.assertRegex(facts, r"launched: \S+ \S+:\S+ on e4m3\S*, \d+ times")
         self.assertRegex(facts, r"\d+ bytes a token, scales included")
         terminal.send("/frobnicate\n")
         terminal.wait_for(r"/frobnicate is no command")
