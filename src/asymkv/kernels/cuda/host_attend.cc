@@ -180,8 +180,12 @@ class HostAttend {
   void run(Launch& launch) {
     launch.batch.page_table = launch.table;
     std::unique_ptr<DeviceKeyBias> bias;
-    if (launch.transform != nullptr)
-      bias = std::make_unique<DeviceKeyBias>(make_key_bias(*launch.transform, params_.rope->frequencies()));
+    if (launch.transform != nullptr) {
+      // RoPE multiplies what it turns (YaRN, LongRoPE): the removed vector comes back multiplied, too.
+      KeyTransform transform = *launch.transform;
+      for (float& x : transform.removed) x *= static_cast<float>(params_.rope->magnitude());
+      bias = std::make_unique<DeviceKeyBias>(make_key_bias(transform, params_.rope->frequencies()));
+    }
     const DecodeConfig config = config_of(launch, bias != nullptr && bias->shape().fast_steps > 0);
     const DecodePlan plan =
         plan_decode(config, launch.batch, query_limits(config), {}, bias == nullptr ? BiasShape{} : bias->shape());
