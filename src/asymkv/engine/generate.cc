@@ -44,6 +44,7 @@ Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const
     throw_usage("the prompt has {} tokens, the model {} positions: shorten it", prompt_len, limit);
   }
   const int64_t max_tokens = std::min(options.max_tokens, limit - prompt_len);
+  model.decoder.reserve_positions(prompt_len + max_tokens);  // whole: a longrope model decides here
   Sampler sampler(options.sampling);
   Generation result;
   const auto start = std::chrono::steady_clock::now();
