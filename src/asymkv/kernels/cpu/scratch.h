@@ -50,23 +50,25 @@ struct CallScratch {
 };
 
 // Lends scratch memory to concurrent calls. Thread-safe.
-class ScratchPool {
+template <typename T>
+class Pool {
  public:
-  std::unique_ptr<CallScratch> take() {
+  std::unique_ptr<T> take() {
     const std::scoped_lock lock(mutex_);
-    if (free_.empty()) return std::make_unique<CallScratch>();
+    if (free_.empty()) return std::make_unique<T>();
     auto scratch = std::move(free_.back());
     free_.pop_back();
     return scratch;
   }
-  void give_back(std::unique_ptr<CallScratch> scratch) {
+  void give_back(std::unique_ptr<T> scratch) {
     const std::scoped_lock lock(mutex_);
     free_.push_back(std::move(scratch));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<CallScratch>> free_;
+  std::vector<std::unique_ptr<T>> free_;
 };
+using ScratchPool = Pool<CallScratch>;
 
 }  // namespace asymkv::cpu

@@ -1,13 +1,17 @@
 #include "asymkv/kernels/cpu/model/cpu_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <span>
-#include <vector>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/kernels/cpu/model/elementwise.h"
+#include "asymkv/kernels/cpu/model/linear.h"
+#include "asymkv/kernels/cpu/model/linear_kernels.h"
 
 namespace asymkv {
 namespace {
@@ -27,30 +31,12 @@ void for_row_blocks(int64_t rows, int64_t row_elems, const Body& body) {
 
 class CpuModelBackend final : public ModelBackend {
  public:
-  std::string_view name() const override { return "cpu-onednn"; }
+  std::string_view name() const override { return name_; }
 
   void linear(const LinearParams& p) const override {
-    if (p.rows == 0) return;
-    constexpr int64_t kTileRows = 512;
-    const int64_t in = p.w->in();
-    const int64_t out = p.w->rows();
-    std::vector<float> tile(static_cast<size_t>(std::min(out, kTileRows) * in));
-    for (int64_t begin = 0; begin < out; begin += kTileRows) {
-      const int64_t rows = std::min(kTileRows, out - begin);
-      parallel_for(rows, [&](int64_t r, int) {
-        p.w->widen_row(begin + r, std::span(tile).subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
-      });
-      const dnnl_status_t status = dnnl_sgemm('N', 'T', p.rows, rows, in, 1.0F, p.x, in, tile.data(), in,
-                                              p.accumulate ? 1.0F : 0.0F, p.y + begin, out);
-      ASYMKV_CHECK(status == dnnl_success, "dnnl_sgemm({} x {} x {}) returned status {}", p.rows, rows, in,
-                   static_cast<int>(status));
-    }
-    if (p.bias == nullptr) return;
-    for_row_blocks(p.rows, out, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        for (int64_t i = 0; i < out; ++i) p.y[r * out + i] += p.bias[i];
-      }
-    });
+    std::unique_ptr<cpu::LinearScratch> scratch = scratch_.take();
+    cpu::run_linear(p, *scratch);
+    scratch_.give_back(std::move(scratch));
   }
 
   void rms_norm(const RmsNormParams& p) const override {
@@ -91,6 +77,10 @@ class CpuModelBackend final : public ModelBackend {
       }
     });
   }
+
+ private:
+  std::string name_ = fmt::format("cpu-{}-a32", cpu::linear_target_name());
+  mutable cpu::Pool<cpu::LinearScratch> scratch_;
 };
 
 }  // namespace

@@ -1,0 +1,149 @@
+// Products with FP32 activations; compiled once per SIMD target. Every result is the sum over lanes of one vector that
+// gathers x[k] * w[k] in order of k with fused multiply-adds, whichever kernel computes it: batches do not matter.
+#if defined(ASYMKV_KERNELS_CPU_MODEL_LINEAR_F32_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ASYMKV_KERNELS_CPU_MODEL_LINEAR_F32_INL_H_
+#undef ASYMKV_KERNELS_CPU_MODEL_LINEAR_F32_INL_H_
+#else
+#define ASYMKV_KERNELS_CPU_MODEL_LINEAR_F32_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "asymkv/kernels/cpu/model/linear_kernels.h"
+#include "asymkv/kernels/cpu/model/weight_groups-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace asymkv::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kTileGroupOuts = 3;  // outputs and rows of the tile kernel: 12 accumulators, 3 weights, 1 activation
+constexpr int64_t kTileBlockRows = 4;
+constexpr int64_t kDepthStep = 1024;  // elements of k at a time: four rows of activations stay in the first-level cache
+
+HWY_INLINE float sum_lanes(VecF32 v) {
+  return hn::GetLane(hn::SumOfLanes(F32(), v));
+}
+
+HWY_INLINE void put(const LinearOutput& out, int64_t row, int64_t column, float value) {
+  float* y = out.y + row * out.y_stride + column;
+  if (out.accumulate) value += *y;
+  if (out.bias != nullptr) value += out.bias[column];
+  *y = value;
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// kOuts stored rows against kRows rows of activations: each weight is unpacked once.
+template <typename Type, int64_t kRows, int64_t kOuts>
+HWY_INLINE void multiply_stored(const StoredRows& w, int64_t first, const LinearInput& in, const LinearOutput& out) {
+  VecF32 sums[static_cast<size_t>(kOuts)][static_cast<size_t>(kRows)];
+  for (int64_t o = 0; o < kOuts; ++o) {
+    for (int64_t r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(F32());
+  }
+  const uint8_t* rows = w.data + first * w.row_bytes;
+  const int64_t blocks = in.depth / (Type::kBlockGroups * kGroup);
+  const float* x = in.x;
+  for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t g = 0; g < Type::kBlockGroups; ++g) {
+      for (int64_t o = 0; o < kOuts; ++o) {
+        VecF32 weights[kGroupVecs];
+        Type::widen(rows + o * w.row_bytes + b * Type::kBlockBytes, g, weights);
+        for (int64_t v = 0; v < kGroupVecs; ++v) {
+          for (int64_t r = 0; r < kRows; ++r) {
+            sums[o][r] = hn::MulAdd(hn::LoadU(F32(), x + r * in.x_stride + v * kLanes), weights[v], sums[o][r]);
+          }
+        }
+      }
+      x += kGroup;
+    }
+  }
+  for (int64_t o = 0; o < kOuts; ++o) {
+    for (int64_t r = 0; r < kRows; ++r) put(out, r, w.first_column + first + o, sum_lanes(sums[o][r]));
+  }
+}
+
+template <typename Type, int64_t kRows>
+void multiply_stored_rows(const StoredRows& w, const LinearInput& in, const LinearOutput& out) {
+  constexpr int64_t kOuts = kRows <= 2 ? 4 : 2;
+  int64_t o = 0;
+  for (; o + kOuts <= w.num_rows; o += kOuts) multiply_stored<Type, kRows, kOuts>(w, o, in, out);
+  for (; o < w.num_rows; ++o) multiply_stored<Type, kRows, 1>(w, o, in, out);
+}
+
+// Widens stored rows into [num_rows][depth] floats.
+template <typename Type>
+void widen_rows(const StoredRows& w, int64_t depth, float* HWY_RESTRICT tile) {
+  const int64_t blocks = depth / (Type::kBlockGroups * kGroup);
+  for (int64_t o = 0; o < w.num_rows; ++o) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      for (int64_t g = 0; g < Type::kBlockGroups; ++g) {
+        VecF32 weights[kGroupVecs];
+        Type::widen(w.data + o * w.row_bytes + b * Type::kBlockBytes, g, weights);
+        for (int64_t v = 0; v < kGroupVecs; ++v) hn::StoreU(weights[v], F32(), tile + v * kLanes);
+        tile += kGroup;
+      }
+    }
+  }
+}
+
+#endif
+
+// sums[kRows][kTileGroupOuts] of vectors += x * w over `depth` elements.
+template <int64_t kRows>
+HWY_INLINE void multiply_tile(const float* HWY_RESTRICT x, int64_t x_stride, const float* HWY_RESTRICT w,
+                              int64_t w_stride, int64_t depth, float* HWY_RESTRICT sums) {
+  VecF32 sum[static_cast<size_t>(kRows)][kTileGroupOuts];
+#pragma GCC unroll 4
+  for (int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+    for (int64_t o = 0; o < kTileGroupOuts; ++o) {
+      sum[r][o] = hn::Load(F32(), sums + (r * kTileGroupOuts + o) * kLanes);
+    }
+  }
+  for (int64_t k = 0; k < depth; k += kLanes) {
+    const VecF32 w0 = hn::LoadU(F32(), w + k);
+    const VecF32 w1 = hn::LoadU(F32(), w + w_stride + k);
+    const VecF32 w2 = hn::LoadU(F32(), w + 2 * w_stride + k);
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kRows; ++r) {
+      const VecF32 a = hn::LoadU(F32(), x + r * x_stride + k);
+      sum[r][0] = hn::MulAdd(a, w0, sum[r][0]);
+      sum[r][1] = hn::MulAdd(a, w1, sum[r][1]);
+      sum[r][2] = hn::MulAdd(a, w2, sum[r][2]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+    for (int64_t o = 0; o < kTileGroupOuts; ++o) {
+      hn::Store(sum[r][o], F32(), sums + (r * kTileGroupOuts + o) * kLanes);
+    }
+  }
+}
+
+// kRows rows of activations against all outputs of a widened tile, whose rows are padded to whole groups.
+template <int64_t kRows>
+void multiply_tile_rows(const WidenedTile& tile, const LinearInput& in, const LinearOutput& out, float* sums) {
+  constexpr int64_t kGroupFloats = kRows * kTileGroupOuts * kLanes;
+  const int64_t groups = (tile.num_rows + kTileGroupOuts - 1) / kTileGroupOuts;
+  std::fill_n(sums, groups * kGroupFloats, 0.0F);
+  for (int64_t k = 0; k < in.depth; k += kDepthStep) {
+    const int64_t depth = std::min(kDepthStep, in.depth - k);
+    for (int64_t g = 0; g < groups; ++g) {
+      multiply_tile<kRows>(in.x + k, in.x_stride, tile.data + g * kTileGroupOuts * in.depth + k, in.depth, depth,
+                           sums + g * kGroupFloats);
+    }
+  }
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t o = 0; o < tile.num_rows; ++o) {
+      const float* sum = sums + o / kTileGroupOuts * kGroupFloats + (r * kTileGroupOuts + o % kTileGroupOuts) * kLanes;
+      put(out, r, tile.first_column + o, sum_lanes(hn::Load(F32(), sum)));
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace asymkv::cpu
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+
+#include "asymkv/tensor/ggml_quants.h"
+
+namespace asymkv::cpu {
+
+// Stored rows of one part of a matrix, and the output column of the first.
+struct StoredRows {
+  const uint8_t* data = nullptr;
+  int64_t row_bytes = 0;
+  int64_t num_rows = 0;
+  int64_t first_column = 0;
+};
+
+// Widened rows, [num_rows rounded up to kTileAlignRows][depth] floats.
+struct WidenedTile {
+  const float* data = nullptr;
+  int64_t num_rows = 0;
+  int64_t first_column = 0;
+};
+
+// Rows of activations, `x_stride` floats apart; depth is a multiple of 32.
+struct LinearInput {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t depth = 0;
+};
+
+struct LinearOutput {
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  const float* bias = nullptr;  // [columns]; may be null
+  bool accumulate = false;
+};
+
+// Rows of activations that a stored-row kernel takes at once.
+inline constexpr int64_t kStoredKernelRows = 4;
+inline constexpr int64_t kTileAlignRows = 3;
+// Rows of activations that a tile kernel takes at once.
+inline constexpr int64_t kTileKernelRows = 4;
+
+// Kernels of one stored type on one SIMD target; null where it has none.
+struct LinearKernels {
+  // [rows - 1], rows up to kStoredKernelRows: unpacks each weight once and multiplies it with all rows.
+  void (*multiply_stored[kStoredKernelRows])(const StoredRows& w, const LinearInput& in, const LinearOutput& out) = {};
+  // The exact values of dequantize_ggml (a zero may have the other sign), [num_rows][depth].
+  void (*widen)(const StoredRows& w, int64_t depth, float* tile) = nullptr;
+};
+
+// Independent of the stored type.
+struct TileKernels {
+  int64_t lanes = 0;
+  // [rows - 1], rows up to kTileKernelRows. sums: kTileKernelRows * (tile rows + kTileAlignRows) * lanes floats,
+  // aligned to 64 bytes.
+  void (*multiply[kTileKernelRows])(const WidenedTile& tile, const LinearInput& in, const LinearOutput& out,
+                                    float* sums) = {};
+};
+
+// Of the best SIMD target of this machine.
+const char* linear_target_name();  // "avx2", ...
+LinearKernels linear_kernels(GgmlType type);
+TileKernels tile_kernels();
+
+}  // namespace asymkv::cpu

@@ -1,0 +1,169 @@
+#include "asymkv/kernels/cpu/model/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "asymkv/kernels/cpu/model/cpu_model.h"
+#include "asymkv/kernels/cpu/model/linear_kernels.h"
+#include "asymkv/tensor/dtype.h"
+
+namespace asymkv {
+namespace {
+
+constexpr GgmlType kTypes[] = {GgmlType::kF32,  GgmlType::kF16,  GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ4_1,
+                               GgmlType::kQ5_0, GgmlType::kQ8_0, GgmlType::kQ4_K, GgmlType::kQ6_K};
+
+// Byte offsets of the half-precision scales of a block.
+std::vector<size_t> half_offsets(GgmlType type) {
+  switch (type) {
+    case GgmlType::kQ4_1:
+    case GgmlType::kQ4_K:
+      return {0, 2};
+    case GgmlType::kQ6_K:
+      return {208};
+    default:
+      return {0};
+  }
+}
+
+// Random blocks with scales of both signs; random values for the wide types.
+void fill_random(GgmlType type, std::span<std::byte> bytes, unsigned seed) {
+  std::mt19937 rng(seed);
+  const GgmlTypeTraits& traits = ggml_type_traits(type);
+  std::normal_distribution<float> normal;
+  const auto block_bytes = static_cast<size_t>(traits.block_bytes);
+  for (size_t b = 0; b < bytes.size(); b += block_bytes) {
+    std::byte* block = bytes.data() + b;
+    if (type == GgmlType::kF32) {
+      const float value = normal(rng);
+      std::memcpy(block, &value, sizeof(value));
+      continue;
+    }
+    for (size_t i = 0; i < block_bytes; ++i) block[i] = static_cast<std::byte>(rng());
+    for (const size_t offset : half_offsets(type)) {
+      const float scale = normal(rng) * (traits.block_elems == 1 ? 1.0F : 0.02F);
+      const uint16_t half = type == GgmlType::kBF16 ? f32_to_bf16(scale) : f32_to_f16(scale);
+      std::memcpy(block + offset, &half, sizeof(half));
+    }
+  }
+}
+
+std::vector<float> random_floats(int64_t count, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) value = normal(rng);
+  return x;
+}
+
+class LinearTypes : public testing::TestWithParam<GgmlType> {};
+
+TEST_P(LinearTypes, WidensToTheDecodersValues) {
+  constexpr int64_t kIn = 768;
+  WeightMatrix w(kIn);
+  fill_random(GetParam(), w.append(GetParam(), 5), 1);
+  const cpu::LinearKernels kernels = cpu::linear_kernels(GetParam());
+  ASSERT_NE(kernels.widen, nullptr);
+  const WeightPart& part = w.parts()[0];
+  std::vector<float> tile(5 * kIn);
+  kernels.widen({reinterpret_cast<const uint8_t*>(part.data), part.row_bytes, 5, 0}, kIn, tile.data());
+  std::vector<float> expected(kIn);
+  for (int64_t row = 0; row < 5; ++row) {
+    w.widen_row(row, expected);
+    for (int64_t i = 0; i < kIn; ++i) {
+      ASSERT_EQ(tile[static_cast<size_t>(row * kIn + i)], expected[static_cast<size_t>(i)]) << row << ", " << i;
+    }
+  }
+}
+
+// rows, outputs and depth that are no multiples of what the kernels take at once.
+TEST_P(LinearTypes, MatchesDoubleSumForEveryNumberOfRows) {
+  const auto backend = make_cpu_model_backend();
+  constexpr int64_t kIn = 1280;
+  constexpr int64_t kOut = 131;
+  WeightMatrix w(kIn);
+  fill_random(GetParam(), w.append(GetParam(), kOut), 2);
+  const auto bias = random_floats(kOut, 3);
+  std::vector<float> widened(kIn);
+  for (const int64_t rows : {1, 2, 3, 4, 5, 7, 33}) {
+    const auto x = random_floats(rows * kIn, 4);
+    const auto before = random_floats(rows * kOut, 5);
+    auto y = before;
+    backend->linear({rows, x.data(), &w, bias.data(), y.data(), true});
+    for (int64_t o = 0; o < kOut; ++o) {
+      w.widen_row(o, widened);
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto e = static_cast<size_t>(r * kOut + o);
+        double sum = static_cast<double>(bias[static_cast<size_t>(o)]) + before[e];
+        double magnitude = 1;
+        for (int64_t i = 0; i < kIn; ++i) {
+          const double product =
+              static_cast<double>(x[static_cast<size_t>(r * kIn + i)]) * widened[static_cast<size_t>(i)];
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        ASSERT_NEAR(y[e], sum, 2e-6 * magnitude) << rows << " rows, row " << r << " column " << o;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTypes, GivesARowTheSameBitsInEveryBatch) {
+  const auto backend = make_cpu_model_backend();
+  constexpr int64_t kIn = 2304;
+  constexpr int64_t kOut = 70;
+  constexpr int64_t kRows = 37;
+  WeightMatrix w(kIn);
+  fill_random(GetParam(), w.append(GetParam(), kOut), 6);
+  const auto x = random_floats(kRows * kIn, 7);
+  std::vector<float> together(kRows * kOut);
+  backend->linear({kRows, x.data(), &w, nullptr, together.data(), false});
+  for (const int64_t batch : {1, 2, 3, 4, 5, 6, 9}) {
+    std::vector<float> apart(kRows * kOut);
+    for (int64_t r = 0; r < kRows; r += batch) {
+      backend->linear({std::min(batch, kRows - r), x.data() + r * kIn, &w, nullptr, apart.data() + r * kOut, false});
+    }
+    ASSERT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(float)), 0) << "batches of " << batch;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTypes, testing::ValuesIn(kTypes),
+                         [](const auto& type) { return std::string(ggml_type_traits(type.param).name); });
+
+TEST(Linear, StacksPartsOfDifferentTypesAndOddDepths) {
+  const auto backend = make_cpu_model_backend();
+  WeightMatrix mixed(256);
+  fill_random(GgmlType::kQ6_K, mixed.append(GgmlType::kQ6_K, 9), 8);
+  fill_random(GgmlType::kQ8_0, mixed.append(GgmlType::kQ8_0, 2), 9);
+  fill_random(GgmlType::kBF16, mixed.append(GgmlType::kBF16, 6), 10);
+  WeightMatrix odd(77);
+  fill_random(GgmlType::kF16, odd.append(GgmlType::kF16, 17), 11);
+  for (const WeightMatrix* w : {&mixed, &odd}) {
+    for (const int64_t rows : {1, 6}) {
+      const auto x = random_floats(rows * w->in(), 12);
+      std::vector<float> y(static_cast<size_t>(rows * w->rows()));
+      backend->linear({rows, x.data(), w, nullptr, y.data(), false});
+      std::vector<float> widened(static_cast<size_t>(w->in()));
+      for (int64_t o = 0; o < w->rows(); ++o) {
+        w->widen_row(o, widened);
+        for (int64_t r = 0; r < rows; ++r) {
+          double sum = 0;
+          for (int64_t i = 0; i < w->in(); ++i) {
+            sum += static_cast<double>(x[static_cast<size_t>(r * w->in() + i)]) * widened[static_cast<size_t>(i)];
+          }
+          ASSERT_NEAR(y[static_cast<size_t>(r * w->rows() + o)], sum, 1e-4 * (1 + std::fabs(sum))) << r << " " << o;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace asymkv
