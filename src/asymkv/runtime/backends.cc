@@ -2,7 +2,6 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/backends.h"
-#include "asymkv/kernels/cpu/model/cpu_model.h"
 #include "asymkv/kernels/cuda/cuda_attention.h"
 #include "asymkv/runtime/launch_log.h"
 
@@ -23,12 +22,12 @@ std::vector<BackendChoice> list_backends() {
   return {{"cpu", true, ""}, {"ref", true, ""}, {"cuda", no_cuda.empty(), no_cuda}};
 }
 
-Backends select_backends(std::string_view device) {
+Backends select_backends(std::string_view device, Activations activations) {
   for (const BackendChoice& choice : list_backends()) {
     if (choice.name != device) continue;
     if (!choice.available) throw_unsupported("device \"{}\": {}", device, choice.reason);
     Backends backends;
-    backends.model = make_cpu_model_backend();
+    backends.model = make_cpu_model_backend(activations);
     backends.attention = std::make_shared<LoggedAttention>(make_attention(device));
     return backends;
   }

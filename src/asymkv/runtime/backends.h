@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "asymkv/kernels/cpu/model/cpu_model.h"
 #include "asymkv/model/forward/decoder.h"
 
 namespace asymkv {
@@ -19,6 +20,6 @@ std::vector<BackendChoice> list_backends();
 // The families behind a `--device` name: "cpu" (default), "ref" (double-precision oracle, slow) or "cuda" (attention
 // through the Hopper kernels, which copy the pages of every call; the rest of the model on the CPU). Throws
 // Error{kUnsupported} with the refusal's sentence, Error{kUsage} for an unknown name. Never falls back to another one.
-Backends select_backends(std::string_view device);
+Backends select_backends(std::string_view device, Activations activations = Activations::kF32);
 
 }  // namespace asymkv

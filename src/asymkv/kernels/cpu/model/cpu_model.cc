@@ -31,11 +31,15 @@ void for_row_blocks(int64_t rows, int64_t row_elems, const Body& body) {
 
 class CpuModelBackend final : public ModelBackend {
  public:
+  explicit CpuModelBackend(Activations activations)
+      : activations_(activations),
+        name_(fmt::format("cpu-{}-{}", cpu::linear_target_name(), activations == Activations::kI16 ? "a16" : "a32")) {}
+
   std::string_view name() const override { return name_; }
 
   void linear(const LinearParams& p) const override {
     std::unique_ptr<cpu::LinearScratch> scratch = scratch_.take();
-    cpu::run_linear(p, *scratch);
+    cpu::run_linear(p, activations_, *scratch);
     scratch_.give_back(std::move(scratch));
   }
 
@@ -79,14 +83,15 @@ class CpuModelBackend final : public ModelBackend {
   }
 
  private:
-  std::string name_ = fmt::format("cpu-{}-a32", cpu::linear_target_name());
+  Activations activations_;
+  std::string name_;
   mutable cpu::Pool<cpu::LinearScratch> scratch_;
 };
 
 }  // namespace
 
-std::shared_ptr<const ModelBackend> make_cpu_model_backend() {
-  return std::make_shared<CpuModelBackend>();
+std::shared_ptr<const ModelBackend> make_cpu_model_backend(Activations activations) {
+  return std::make_shared<CpuModelBackend>(activations);
 }
 
 }  // namespace asymkv

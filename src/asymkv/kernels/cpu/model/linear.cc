@@ -11,10 +11,13 @@
 namespace asymkv::cpu {
 namespace {
 
-constexpr int64_t kGroup = 32;             // depth is padded to whole groups
-constexpr int64_t kTaskBytes = 48 << 10;   // stored weights of one task with few rows
-constexpr int64_t kTileFloats = 64 << 10;  // widened weights of one task: half of a second-level cache of 512 KB
-constexpr int64_t kStoredTaskRows = 4;     // outputs that a stored-row kernel takes at once
+constexpr int64_t kGroup = 32;            // depth is padded to whole groups
+constexpr int64_t kTaskBytes = 48 << 10;  // stored weights of one task with few rows
+constexpr int64_t kTileFloats =
+    48 << 10;  // a depth step of one task's widened weights: stays in 512 KB of second-level cache
+constexpr int64_t kParallelProducts = 1 << 18;  // below this, threads cost more than they give
+constexpr int64_t kSumRows = 512;               // rows whose sums are kept between depth steps
+constexpr int64_t kStoredTaskRows = 4;          // outputs that a stored-row kernel takes at once
 constexpr int64_t kMinTileRows = 12;
 constexpr int64_t kMaxTileRows = 96;
 
@@ -56,7 +59,7 @@ void widen_on_host(const Task& task, int64_t in, int64_t depth, float* tile) {
 
 class Product {
  public:
-  Product(const LinearParams& params, LinearScratch& scratch)
+  Product(const LinearParams& params, Activations activations, LinearScratch& scratch)
       : params_(params),
         scratch_(scratch),
         in_(params.w->in()),
@@ -70,6 +73,8 @@ class Product {
       stored = stored && kernels_.back().widen != nullptr;
     }
     use_stored_ = stored;
+    use_i16_ = stored && activations == Activations::kI16;
+    if (use_i16_) round_input();
     scratch.threads.resize(static_cast<size_t>(num_threads()));
   }
 
@@ -77,15 +82,17 @@ class Product {
     std::vector<int64_t> rows_per_task;
     for (const WeightPart& part : params_.w->parts()) rows_per_task.push_back(task_rows(part));
     const std::vector<Task> tasks = make_tasks(*params_.w, rows_per_task);
-    parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread_idx) {
+    const auto run_task = [&](int64_t i, int thread_idx) {
       const Task& task = tasks[static_cast<size_t>(i)];
       if (use_stored_) {
-        const LinearKernels& kernels = kernels_of(task);
-        kernels.multiply_stored[params_.rows - 1](stored_rows(task), input_, output(0));
+        run_stored(task);
       } else {
         run_tile(task, scratch_.threads[static_cast<size_t>(thread_idx)]);
       }
-    });
+    };
+    const auto num_tasks = static_cast<int64_t>(tasks.size());
+    if (params_.rows * depth_ * params_.w->rows() >= kParallelProducts) return parallel_for(num_tasks, run_task);
+    for (int64_t i = 0; i < num_tasks; ++i) run_task(i, 0);
   }
 
  private:
@@ -98,9 +105,30 @@ class Product {
     input_ = {padded, depth_, depth_};
   }
 
+  void round_input() {
+    const int64_t groups = depth_ / kGroup;
+    auto* codes = reinterpret_cast<int16_t*>(scratch_.codes.reserve((params_.rows * depth_ + 1) / 2));
+    float* scales = scratch_.x_scales.reserve(2 * params_.rows * groups);
+    float* sums = scales + params_.rows * groups;
+    rounded_ = {codes, scales, sums, depth_};
+    for (int64_t r = 0; r < params_.rows; ++r) {
+      round_to_i16(params_.x + r * in_, depth_, codes + r * depth_, scales + r * groups, sums + r * groups);
+    }
+  }
+
+  void run_stored(const Task& task) const {
+    const LinearKernels& kernels = kernels_of(task);
+    if (use_i16_ && kernels.multiply_i16[0] != nullptr) {
+      kernels.multiply_i16[params_.rows - 1](stored_rows(task), rounded_, output(0));
+    } else {
+      kernels.multiply_stored[params_.rows - 1](stored_rows(task), input_, output(0));
+    }
+  }
+
   int64_t task_rows(const WeightPart& part) const {
     if (use_stored_) return round_up(std::max<int64_t>(1, kTaskBytes / part.row_bytes), kStoredTaskRows);
-    return std::clamp(kTileFloats / depth_ / kMinTileRows * kMinTileRows, kMinTileRows, kMaxTileRows);
+    return std::clamp(kTileFloats / std::min(depth_, kDepthStep) / kMinTileRows * kMinTileRows, kMinTileRows,
+                      kMaxTileRows);
   }
 
   const LinearKernels& kernels_of(const Task& task) const {
@@ -116,7 +144,6 @@ class Product {
     const int64_t rows = task.end - task.begin;
     const int64_t padded_rows = round_up(rows, kTileAlignRows);
     float* tile = scratch.tile.reserve(padded_rows * depth_);
-    float* sums = scratch.sums.reserve(kTileKernelRows * padded_rows * tile_.lanes);
     const LinearKernels& kernels = kernels_of(task);
     if (kernels.widen == nullptr || depth_ != in_) {
       widen_on_host(task, in_, depth_, tile);
@@ -125,10 +152,22 @@ class Product {
     }
     std::fill(tile + rows * depth_, tile + padded_rows * depth_, 0.0F);
     const WidenedTile widened{tile, rows, task.part->first_row + task.begin};
-    for (int64_t r = 0; r < params_.rows; r += kTileKernelRows) {
-      const int64_t count = std::min(kTileKernelRows, params_.rows - r);
-      const LinearInput input{input_.x + r * input_.x_stride, input_.x_stride, depth_};
-      tile_.multiply[count - 1](widened, input, output(r), sums);
+    const int64_t sum_floats = kTileKernelRows * padded_rows * tile_.lanes;
+    float* sums = scratch.sums.reserve(std::min(params_.rows, kSumRows) / kTileKernelRows * sum_floats + sum_floats);
+    for (int64_t r = 0; r < params_.rows; r += kSumRows) {
+      multiply_rows(widened, r, std::min(params_.rows, r + kSumRows), sums, sum_floats);
+    }
+  }
+
+  // Rows [begin, end) step by step of the depth: a step's weights stay in the second-level cache for all rows.
+  void multiply_rows(const WidenedTile& tile, int64_t begin, int64_t end, float* sums, int64_t sum_floats) const {
+    for (int64_t k = 0; k < depth_; k += kDepthStep) {
+      const DepthStep step{k, std::min(depth_, k + kDepthStep)};
+      for (int64_t r = begin; r < end; r += kTileKernelRows) {
+        const int64_t count = std::min(kTileKernelRows, end - r);
+        const LinearInput input{input_.x + r * input_.x_stride, input_.x_stride, depth_};
+        tile_.multiply[count - 1](tile, step, input, output(r), sums + (r - begin) / kTileKernelRows * sum_floats);
+      }
     }
   }
 
@@ -139,14 +178,16 @@ class Product {
   LinearInput input_;
   TileKernels tile_;
   std::vector<LinearKernels> kernels_;  // of each part
+  RoundedInput rounded_;
   bool use_stored_ = false;
+  bool use_i16_ = false;
 };
 
 }  // namespace
 
-void run_linear(const LinearParams& params, LinearScratch& scratch) {
+void run_linear(const LinearParams& params, Activations activations, LinearScratch& scratch) {
   if (params.rows == 0 || params.w->empty()) return;
-  Product(params, scratch).run();
+  Product(params, activations, scratch).run();
 }
 
 }  // namespace asymkv::cpu

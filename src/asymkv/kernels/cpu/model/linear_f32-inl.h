@@ -19,8 +19,6 @@ namespace asymkv::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kTileGroupOuts = 3;  // outputs and rows of the tile kernel: 12 accumulators, 3 weights, 1 activation
-constexpr int64_t kTileBlockRows = 4;
-constexpr int64_t kDepthStep = 1024;  // elements of k at a time: four rows of activations stay in the first-level cache
 
 HWY_INLINE float sum_lanes(VecF32 v) {
   return hn::GetLane(hn::SumOfLanes(F32(), v));
@@ -38,7 +36,9 @@ HWY_INLINE void put(const LinearOutput& out, int64_t row, int64_t column, float 
 template <typename Type, int64_t kRows, int64_t kOuts>
 HWY_INLINE void multiply_stored(const StoredRows& w, int64_t first, const LinearInput& in, const LinearOutput& out) {
   VecF32 sums[static_cast<size_t>(kOuts)][static_cast<size_t>(kRows)];
+#pragma GCC unroll 8
   for (int64_t o = 0; o < kOuts; ++o) {
+#pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(F32());
   }
   const uint8_t* rows = w.data + first * w.row_bytes;
@@ -46,10 +46,13 @@ HWY_INLINE void multiply_stored(const StoredRows& w, int64_t first, const Linear
   const float* x = in.x;
   for (int64_t b = 0; b < blocks; ++b) {
     for (int64_t g = 0; g < Type::kBlockGroups; ++g) {
+#pragma GCC unroll 8
       for (int64_t o = 0; o < kOuts; ++o) {
         VecF32 weights[kGroupVecs];
         Type::widen(rows + o * w.row_bytes + b * Type::kBlockBytes, g, weights);
+#pragma GCC unroll 8
         for (int64_t v = 0; v < kGroupVecs; ++v) {
+#pragma GCC unroll 8
           for (int64_t r = 0; r < kRows; ++r) {
             sums[o][r] = hn::MulAdd(hn::LoadU(F32(), x + r * in.x_stride + v * kLanes), weights[v], sums[o][r]);
           }
@@ -58,7 +61,9 @@ HWY_INLINE void multiply_stored(const StoredRows& w, int64_t first, const Linear
       x += kGroup;
     }
   }
+#pragma GCC unroll 8
   for (int64_t o = 0; o < kOuts; ++o) {
+#pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) put(out, r, w.first_column + first + o, sum_lanes(sums[o][r]));
   }
 }
@@ -80,6 +85,7 @@ void widen_rows(const StoredRows& w, int64_t depth, float* HWY_RESTRICT tile) {
       for (int64_t g = 0; g < Type::kBlockGroups; ++g) {
         VecF32 weights[kGroupVecs];
         Type::widen(w.data + o * w.row_bytes + b * Type::kBlockBytes, g, weights);
+#pragma GCC unroll 8
         for (int64_t v = 0; v < kGroupVecs; ++v) hn::StoreU(weights[v], F32(), tile + v * kLanes);
         tile += kGroup;
       }
@@ -124,17 +130,17 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT x, int64_t x_stride, con
 
 // kRows rows of activations against all outputs of a widened tile, whose rows are padded to whole groups.
 template <int64_t kRows>
-void multiply_tile_rows(const WidenedTile& tile, const LinearInput& in, const LinearOutput& out, float* sums) {
+void multiply_tile_rows(const WidenedTile& tile, const DepthStep& step, const LinearInput& in, const LinearOutput& out,
+                        float* sums) {
   constexpr int64_t kGroupFloats = kRows * kTileGroupOuts * kLanes;
   const int64_t groups = (tile.num_rows + kTileGroupOuts - 1) / kTileGroupOuts;
-  std::fill_n(sums, groups * kGroupFloats, 0.0F);
-  for (int64_t k = 0; k < in.depth; k += kDepthStep) {
-    const int64_t depth = std::min(kDepthStep, in.depth - k);
-    for (int64_t g = 0; g < groups; ++g) {
-      multiply_tile<kRows>(in.x + k, in.x_stride, tile.data + g * kTileGroupOuts * in.depth + k, in.depth, depth,
-                           sums + g * kGroupFloats);
-    }
+  if (step.begin == 0) std::fill_n(sums, groups * kGroupFloats, 0.0F);
+  for (int64_t g = 0; g < groups; ++g) {
+    multiply_tile<kRows>(in.x + step.begin, in.x_stride, tile.data + g * kTileGroupOuts * in.depth + step.begin,
+                         in.depth, step.end - step.begin, sums + g * kGroupFloats);
   }
+  if (step.end < in.depth) return;
+#pragma GCC unroll 8
   for (int64_t r = 0; r < kRows; ++r) {
     for (int64_t o = 0; o < tile.num_rows; ++o) {
       const float* sum = sums + o / kTileGroupOuts * kGroupFloats + (r * kTileGroupOuts + o % kTileGroupOuts) * kLanes;

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // first of the SIMD headers
 //
 #include "asymkv/kernels/cpu/model/linear_f32-inl.h"
+#include "asymkv/kernels/cpu/model/linear_i16-inl.h"
 #include "asymkv/kernels/cpu/model/weight_groups-inl.h"
 #include "hwy/highway.h"
 
@@ -30,6 +31,16 @@ LinearKernels kernels_of() {
   return kernels;
 }
 
+template <typename Group>
+LinearKernels kernels_of_group() {
+  LinearKernels kernels = kernels_of<QuantisedF32<Group> >();
+  kernels.multiply_i16[0] = &multiply_i16_rows<Group, 1>;
+  kernels.multiply_i16[1] = &multiply_i16_rows<Group, 2>;
+  kernels.multiply_i16[2] = &multiply_i16_rows<Group, 3>;
+  kernels.multiply_i16[3] = &multiply_i16_rows<Group, 4>;
+  return kernels;
+}
+
 LinearKernels linear_kernels_of(GgmlType type) {
   switch (type) {
     case GgmlType::kF32:
@@ -39,17 +50,17 @@ LinearKernels linear_kernels_of(GgmlType type) {
     case GgmlType::kBF16:
       return kernels_of<WideBF16>();
     case GgmlType::kQ8_0:
-      return kernels_of<QuantisedF32<Q80Group> >();
+      return kernels_of_group<Q80Group>();
     case GgmlType::kQ4_0:
-      return kernels_of<QuantisedF32<Q40Group> >();
+      return kernels_of_group<Q40Group>();
     case GgmlType::kQ4_1:
-      return kernels_of<QuantisedF32<Q41Group> >();
+      return kernels_of_group<Q41Group>();
     case GgmlType::kQ5_0:
-      return kernels_of<QuantisedF32<Q50Group> >();
+      return kernels_of_group<Q50Group>();
     case GgmlType::kQ4_K:
-      return kernels_of<QuantisedF32<Q4KGroup> >();
+      return kernels_of_group<Q4KGroup>();
     case GgmlType::kQ6_K:
-      return kernels_of<QuantisedF32<Q6KGroup> >();
+      return kernels_of_group<Q6KGroup>();
     default:
       return {};
   }
@@ -91,9 +102,14 @@ namespace asymkv::cpu {
 HWY_EXPORT(linear_kernels_of);
 HWY_EXPORT(tile_kernels_of);
 HWY_EXPORT(target_name);
+HWY_EXPORT(round_to_i16);
 
 const char* linear_target_name() {
   return HWY_DYNAMIC_DISPATCH(target_name)();
+}
+
+void round_to_i16(const float* x, int64_t depth, int16_t* codes, float* scales, float* sums) {
+  HWY_DYNAMIC_DISPATCH(round_to_i16)(x, depth, codes, scales, sums);
 }
 
 LinearKernels linear_kernels(GgmlType type) {

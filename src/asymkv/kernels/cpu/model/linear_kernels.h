@@ -28,6 +28,15 @@ struct LinearInput {
   int64_t depth = 0;
 };
 
+// Rows of activations rounded to 16 bits in groups of 32: x = scale * code. [rows][depth] codes, [rows][depth / 32]
+// scales and scaled sums of codes.
+struct RoundedInput {
+  const int16_t* codes = nullptr;
+  const float* scales = nullptr;
+  const float* sums = nullptr;
+  int64_t depth = 0;
+};
+
 struct LinearOutput {
   float* y = nullptr;
   int64_t y_stride = 0;
@@ -41,10 +50,19 @@ inline constexpr int64_t kTileAlignRows = 3;
 // Rows of activations that a tile kernel takes at once.
 inline constexpr int64_t kTileKernelRows = 4;
 
+// Elements [begin, end) of a depth: four rows of activations stay in a first-level cache.
+struct DepthStep {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+inline constexpr int64_t kDepthStep = 1024;
+
 // Kernels of one stored type on one SIMD target; null where it has none.
 struct LinearKernels {
   // [rows - 1], rows up to kStoredKernelRows: unpacks each weight once and multiplies it with all rows.
   void (*multiply_stored[kStoredKernelRows])(const StoredRows& w, const LinearInput& in, const LinearOutput& out) = {};
+  // The same with rounded activations; null for wide types, which have no codes.
+  void (*multiply_i16[kStoredKernelRows])(const StoredRows& w, const RoundedInput& in, const LinearOutput& out) = {};
   // The exact values of dequantize_ggml (a zero may have the other sign), [num_rows][depth].
   void (*widen)(const StoredRows& w, int64_t depth, float* tile) = nullptr;
 };
@@ -52,14 +70,17 @@ struct LinearKernels {
 // Independent of the stored type.
 struct TileKernels {
   int64_t lanes = 0;
-  // [rows - 1], rows up to kTileKernelRows. sums: kTileKernelRows * (tile rows + kTileAlignRows) * lanes floats,
-  // aligned to 64 bytes.
-  void (*multiply[kTileKernelRows])(const WidenedTile& tile, const LinearInput& in, const LinearOutput& out,
-                                    float* sums) = {};
+  // [rows - 1], rows up to kTileKernelRows: elements [step.begin, step.end) of k. sums: what the rows have gathered so
+  // far, kTileKernelRows * (tile rows rounded up to kTileAlignRows) * lanes floats, aligned to 64 bytes; written out
+  // with the last step.
+  void (*multiply[kTileKernelRows])(const WidenedTile& tile, const DepthStep& step, const LinearInput& in,
+                                    const LinearOutput& out, float* sums) = {};
 };
 
 // Of the best SIMD target of this machine.
 const char* linear_target_name();  // "avx2", ...
+// Rounds one row: depth codes, depth / 32 scales and sums.
+void round_to_i16(const float* x, int64_t depth, int16_t* codes, float* scales, float* sums);
 LinearKernels linear_kernels(GgmlType type);
 TileKernels tile_kernels();
 

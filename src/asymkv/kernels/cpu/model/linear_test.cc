@@ -134,6 +134,51 @@ TEST_P(LinearTypes, GivesARowTheSameBitsInEveryBatch) {
   }
 }
 
+// Half a step of each group of 32 activations times its weights, and the FP32 rounding of both products.
+double rounding_bound(std::span<const float> x, std::span<const float> w) {
+  double bound = 0;
+  for (size_t g = 0; g < x.size(); g += 32) {
+    double largest = 0;
+    double weights = 0;
+    for (size_t i = g; i < g + 32; ++i) {
+      largest = std::max(largest, std::fabs(static_cast<double>(x[i])));
+      weights += std::fabs(static_cast<double>(w[i]));
+    }
+    bound += weights * largest * (0.5 / 32767 + 1e-5);
+  }
+  return bound;
+}
+
+// Against FP32 activations: the error of a product is that of 16-bit rounding, far below one of 8 bits.
+TEST_P(LinearTypes, RoundedActivationsStayClose) {
+  const auto exact = make_cpu_model_backend();
+  const auto rounded = make_cpu_model_backend(Activations::kI16);
+  constexpr int64_t kIn = 1280;
+  constexpr int64_t kOut = 67;
+  WeightMatrix w(kIn);
+  fill_random(GetParam(), w.append(GetParam(), kOut), 13);
+  std::vector<float> widened(kIn);
+  for (const int64_t rows : {1, 2, 3, 4}) {
+    auto x = random_floats(rows * kIn, 14);
+    std::fill_n(x.begin(), 32, 0.0F);  // a group without a largest value
+    x[40] = 500.0F;                    // an outlier takes bits from its own group only
+    std::vector<float> expected(static_cast<size_t>(rows * kOut));
+    std::vector<float> y(expected.size());
+    exact->linear({rows, x.data(), &w, nullptr, expected.data(), false});
+    rounded->linear({rows, x.data(), &w, nullptr, y.data(), false});
+    // Wide types have no codes to multiply: they stay with FP32 activations.
+    EXPECT_EQ(y == expected, ggml_type_traits(GetParam()).block_elems == 1) << rows << " rows";
+    for (int64_t o = 0; o < kOut; ++o) {
+      w.widen_row(o, widened);
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto e = static_cast<size_t>(r * kOut + o);
+        const double bound = rounding_bound(std::span(x).subspan(static_cast<size_t>(r * kIn), kIn), widened);
+        ASSERT_NEAR(y[e], expected[e], bound) << rows << " rows, row " << r << " column " << o;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTypes, testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(ggml_type_traits(type.param).name); });
 

@@ -22,10 +22,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 using VecF32 = hn::Vec<F32>;
 constexpr int64_t kLanes = HWY_LANES(float);
+constexpr int64_t kGroup = 32;  // weights that are unpacked together; a block is one group or several
 
 // Byte tables need 16 lanes: without SIMD the host's decoder unpacks.
 #if HWY_TARGET != HWY_SCALAR
-constexpr int64_t kGroup = 32;  // weights that are unpacked together; a block is one group or several
 constexpr int64_t kGroupVecs = kGroup / kLanes;
 
 using Bytes = hn::CappedTag<uint8_t, 32>;
@@ -84,6 +84,7 @@ HWY_INLINE void spread_bits(const uint8_t* p, VecBytes (&masks)[kByteVecs]) {
   std::memcpy(&word, p, sizeof(word));
   const VecBytes words = hn::BitCast(d, hn::Set(d32, word));
   const VecBytes bit = hn::BitCast(d, hn::Set(d64, 0x8040201008040201ULL));
+#pragma GCC unroll 8
   for (int64_t i = 0; i < kByteVecs; ++i) {
     const VecBytes spread = hn::TableLookupBytes(words, hn::Load(d, kByteOf + i * kByteLanes));
     masks[i] = hn::VecFromMask(d, hn::Eq(hn::And(spread, bit), bit));
@@ -97,6 +98,7 @@ struct Q80Group {
   static constexpr int64_t kBlockGroups = 1;
   static constexpr int64_t kBlockBytes = 34;
   static HWY_INLINE void codes(const uint8_t* block, int64_t /*group*/, VecBytes (&out)[kByteVecs]) {
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) out[i] = hn::LoadU(Bytes(), block + 2 + i * kByteLanes);
   }
   static HWY_INLINE GroupScale scale(const uint8_t* block, int64_t /*group*/) {
@@ -112,6 +114,7 @@ struct Q40Group {
   static constexpr int64_t kBlockBytes = 18;
   static HWY_INLINE void codes(const uint8_t* block, int64_t /*group*/, VecBytes (&out)[kByteVecs]) {
     split_nibbles(block + 2, out);
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) out[i] = hn::Sub(out[i], bytes_of(8));
   }
   static HWY_INLINE GroupScale scale(const uint8_t* block, int64_t /*group*/) {
@@ -144,6 +147,7 @@ struct Q50Group {
     VecBytes fifth[kByteVecs];
     spread_bits(block + 2, fifth);
     split_nibbles(block + 6, out);
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) out[i] = hn::Or(out[i], hn::AndNot(fifth[i], bytes_of(0xf0)));
   }
   static HWY_INLINE GroupScale scale(const uint8_t* block, int64_t /*group*/) {
@@ -173,12 +177,15 @@ struct Q4KGroup {
   static HWY_INLINE void codes(const uint8_t* block, int64_t group, VecBytes (&out)[kByteVecs]) {
     const uint8_t* run = block + 16 + group / 2 * 32;
     const auto shift = static_cast<int>(group % 2 * 4);
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) {
       const VecBytes bytes = hn::LoadU(Bytes(), run + i * kByteLanes);
       out[i] = hn::And(hn::ShiftRightSame(bytes, shift), bytes_of(15));
     }
   }
-  static HWY_INLINE GroupScale scale(const uint8_t* block, int64_t group) { return k_scale(block, group); }
+  static HWY_INLINE GroupScale scale(const uint8_t* block, int64_t group) {
+    return k_scale(block, group);
+  }
 };
 
 struct Q6KGroup {
@@ -193,6 +200,7 @@ struct Q6KGroup {
     const uint8_t* high = block + 128 + half * 32;
     const auto low_shift = static_cast<int>(quarter / 2 * 4);
     const auto high_shift = static_cast<int>(quarter * 2);
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) {
       const VecBytes nibbles = hn::ShiftRightSame(hn::LoadU(Bytes(), low + i * kByteLanes), low_shift);
       const VecBytes pairs = hn::ShiftRightSame(hn::LoadU(Bytes(), high + i * kByteLanes), high_shift);
@@ -220,8 +228,10 @@ struct QuantisedF32 {
     VecBytes codes[kByteVecs];
     Group::codes(block, group, codes);
     alignas(32) uint8_t unpacked[kGroup];
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kByteVecs; ++i) hn::Store(codes[i], Bytes(), unpacked + i * kByteLanes);
     const GroupScale scale = Group::scale(block, group);
+#pragma GCC unroll 8
     for (int64_t v = 0; v < kGroupVecs; ++v) {
       const auto code = hn::LoadU(d8, reinterpret_cast<const int8_t*>(unpacked) + v * kLanes);
       const VecF32 value = hn::ConvertTo(F32(), hn::PromoteTo(d32, code));
@@ -242,6 +252,7 @@ struct WideF32 {
   static constexpr int64_t kBlockBytes = kGroup * 4;
   static HWY_INLINE void widen(const uint8_t* block, int64_t /*group*/, VecF32 (&out)[kGroupVecs]) {
     const hn::Repartition<uint8_t, F32> d8;
+#pragma GCC unroll 8
     for (int64_t v = 0; v < kGroupVecs; ++v) out[v] = hn::BitCast(F32(), hn::LoadU(d8, block + v * kLanes * 4));
   }
 };
@@ -252,6 +263,7 @@ struct WideBF16 {
   static HWY_INLINE void widen(const uint8_t* block, int64_t /*group*/, VecF32 (&out)[kGroupVecs]) {
     const hn::Rebind<uint16_t, F32> d16;
     const hn::RebindToUnsigned<F32> d32;
+#pragma GCC unroll 8
     for (int64_t v = 0; v < kGroupVecs; ++v) {
       const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(block) + v * kLanes);
       out[v] = hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
@@ -265,12 +277,14 @@ struct WideF16 {
   static HWY_INLINE void widen(const uint8_t* block, int64_t /*group*/, VecF32 (&out)[kGroupVecs]) {
 #if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
     const hn::Rebind<hwy::float16_t, F32> d16;
+#pragma GCC unroll 8
     for (int64_t v = 0; v < kGroupVecs; ++v) {
       out[v] = hn::PromoteTo(F32(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(block) + v * kLanes));
     }
 #else
     HWY_ALIGN float wide[kGroup];
     for (int64_t i = 0; i < kGroup; ++i) wide[i] = load_half(block + i * 2);
+#pragma GCC unroll 8
     for (int64_t v = 0; v < kGroupVecs; ++v) out[v] = hn::Load(F32(), wide + v * kLanes);
 #endif
   }
