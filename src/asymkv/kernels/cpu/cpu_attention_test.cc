@@ -300,6 +300,25 @@ TEST(CpuAttention, KeepsNanFromRowsThatDoNotSeeIt) {
   }
 }
 
+// The E4M3 codes 0x7f and 0xff are NaN, also where a kernel widens through halves.
+TEST(CpuAttention, ReadsNanCodesAsNan) {
+  AttendCase shape;
+  shape.formats = {served_formats()[1]};
+  shape.sequences = {{.stored = 20, .queries = 1}};
+  AttendData data(shape);
+  const AttendSequence& sequence = data.sequences()[0];
+  const int64_t page = page_index(sequence.pages[0]);
+  std::byte* row = sequence.cache.v_plane + sequence.cache.layout->v_row_offset_bytes(page, 0, 2);
+  row[3] = std::byte{0x7f};
+  row[12] = std::byte{0xff};
+  const AttendOutput out = data.run(cpu());
+  const auto first = static_cast<size_t>(sequence.query_row * data.num_q_heads() * 64);
+  EXPECT_TRUE(std::isnan(out.out[first + 3]));
+  EXPECT_TRUE(std::isfinite(out.out[first + 4]));
+  EXPECT_TRUE(std::isnan(out.out[first + 12]));
+  expect_agrees(data);
+}
+
 TEST(CpuAttention, LetsNanQueriesSpoilOnlyThemselves) {
   AttendCase shape;
   shape.sequences = every_phase();

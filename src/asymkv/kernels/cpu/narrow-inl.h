@@ -23,7 +23,13 @@ using Narrow = hn::CappedTag<float, 8>;
 using VecNarrow = hn::Vec<Narrow>;
 constexpr int64_t kNarrow = HWY_MIN(HWY_LANES(float), 8);
 
-// N codes at p as FP32, without their scale.
+// What a code of widen() has to be multiplied by, besides its scale. Where halves widen in hardware, E4M3 bits are
+// moved into a half's place, which makes them 2^-8 of their value.
+constexpr bool kHalvesWiden = HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON;
+template <DType kType>
+inline constexpr float kCodeUnit = (kType == DType::kE4M3 && kHalvesWiden) ? 256.0F : 1.0F;
+
+// N codes at p as FP32, without scale and unit.
 template <DType kType>
 HWY_INLINE VecNarrow widen(const std::byte* p) {
   const Narrow d;
@@ -50,6 +56,19 @@ HWY_INLINE VecNarrow widen(const std::byte* p) {
     }
     return hn::Load(d, wide);
 #endif
+  } else if constexpr (kCodeUnit<kType> != 1.0F) {
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
+    // Widened with its sign, a code is its sign and seven bits: exponent and mantissa go below a half's exponent, so
+    // that subnormal codes become subnormal halves. Only 0x7f has no counterpart: it is NaN.
+    const hn::Rebind<int8_t, Narrow> d8;
+    const hn::Rebind<int16_t, Narrow> d16;
+    const hn::Rebind<hwy::float16_t, Narrow> half;
+    const auto magnitude = hn::Set(d16, 0x3f80);
+    const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p)));
+    const auto bits = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xbf80)));
+    const auto is_nan = hn::Eq(hn::And(bits, magnitude), magnitude);
+    return hn::PromoteTo(d, hn::BitCast(half, hn::Or(bits, hn::VecFromMask(d16, is_nan))));
+#endif
   } else {
     const hn::Rebind<uint8_t, Narrow> d8;
     const auto code = hn::PromoteTo(du, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)));
@@ -72,7 +91,7 @@ HWY_INLINE VecNarrow widen(const std::byte* p) {
 template <DType kType>
 HWY_INLINE void widen_row(const std::byte* in, float scale, int64_t elems, float* HWY_RESTRICT out) {
   const Narrow d;
-  const auto factor = hn::Set(d, scale);
+  const auto factor = hn::Set(d, scale * kCodeUnit<kType>);
   constexpr int64_t kBytes = dtype_bytes(kType);
   for (int64_t i = 0; i < elems; i += kNarrow) {
     VecNarrow v = widen<kType>(in + i * kBytes);

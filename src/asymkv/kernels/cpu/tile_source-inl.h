@@ -87,11 +87,16 @@ HWY_INLINE void pack_keys(const float* rows, int64_t row_stride, int64_t num_key
   }
 }
 
-// Copies one FP32 row into the value panels [panel][key][kPanel]; returns 0 * x summed, NaN if any x is not finite.
-HWY_INLINE VecNarrow pack_value(const float* row, int64_t key, int64_t dim, float* tile, VecNarrow finite) {
+// Widens one row into the value panels [panel][key][kPanel]; returns 0 * x summed, NaN if any x is not finite.
+template <DType kType>
+HWY_INLINE VecNarrow pack_value(const std::byte* row, float scale, int64_t key, int64_t dim, float* tile,
+                                VecNarrow finite) {
   const Narrow d;
+  constexpr int64_t kBytes = dtype_bytes(kType);
+  const auto factor = hn::Set(d, scale * kCodeUnit<kType>);
   for (int64_t c = 0; c < dim; c += kNarrow) {
-    const auto v = hn::LoadU(d, row + c);
+    VecNarrow v = widen<kType>(row + c * kBytes);
+    if constexpr (kBytes == 1) v = hn::Mul(v, factor);
     finite = hn::MulAdd(v, hn::Zero(d), finite);
     hn::StoreU(v, d, tile + c / kPanel * kTileKeys * kPanel + key * kPanel + c % kPanel);
   }
@@ -121,7 +126,7 @@ class TileSource {
     value_elems_ = v_panels * kTileKeys * kPanel;
     keys_ = scratch.key_tile.reserve(key_elems_);
     values_ = scratch.value_tile.reserve(value_elems_);
-    rows_ = scratch.key_rows.reserve(kTileKeys * HWY_MAX(params.k_head_dim, params.v_head_dim));
+    rows_ = scratch.key_rows.reserve(kTileKeys * params.k_head_dim);
     clear();
     const KeyTransform* transform = sequence_.cache.transform;
     if (sequence_.stored_len == 0 || transform == nullptr) return;
@@ -165,7 +170,8 @@ class TileSource {
     const float* values = sequence_.fresh_v + row * params_.v_head_dim;
     VecNarrow finite = hn::Zero(Narrow());
     for (int64_t j = 0; j < tile.num_keys; ++j) {
-      finite = pack_value(values + j * v_stride, j, params_.v_head_dim, values_, finite);
+      const auto* row_bytes = reinterpret_cast<const std::byte*>(values + j * v_stride);
+      finite = pack_value<DType::kF32>(row_bytes, 1.0F, j, params_.v_head_dim, values_, finite);
     }
     return all_finite(finite);
   }
@@ -202,9 +208,8 @@ class TileSource {
     VecNarrow finite = hn::Zero(Narrow());
     for (int64_t j = 0; j < tile.num_keys; ++j) {
       const auto [page, slot] = place_of(tile.first_pos + j);
-      widen_row<kType>(cache.v_plane + layout.v_row_offset_bytes(page, kv_head_, slot),
-                       cache.v_scale(page, kv_head_, slot), params_.v_head_dim, rows_);
-      finite = pack_value(rows_, j, params_.v_head_dim, values_, finite);
+      finite = pack_value<kType>(cache.v_plane + layout.v_row_offset_bytes(page, kv_head_, slot),
+                                 cache.v_scale(page, kv_head_, slot), j, params_.v_head_dim, values_, finite);
     }
     return all_finite(finite);
   }
