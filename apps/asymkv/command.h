@@ -18,6 +18,7 @@ using AddCommand = void (*)(CLI::App& root, Action& action);
 
 void add_admit_command(CLI::App& root, Action& action);
 void add_bench_command(CLI::App& root, Action& action);
+void add_bench_engine_command(CLI::App& bench, Action& action);
 void add_calibrate_command(CLI::App& root, Action& action);
 void add_chat_command(CLI::App& root, Action& action);
 void add_doctor_command(CLI::App& root, Action& action);

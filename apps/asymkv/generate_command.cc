@@ -26,6 +26,7 @@ struct GenerateArguments {
   bool ignore_eos = false;
   std::string device = "cpu";
   std::string path = "worker";
+  int activations = 32;
   bool json = false;
 };
 
@@ -74,7 +75,7 @@ int run(const GenerateArguments& args) {
     throw_usage("--path is \"{}\"; known: worker, reference", args.path);
   }
   const RunClock clock;
-  const auto model = load_model(args.model, select_backends(args.device));
+  const auto model = load_model(args.model, select_backends(args.device, parse_activations(args.activations)));
   const ResolvedKv kv = resolve_kv(args.kv, *model);
   std::vector<int32_t> prompt = args.prompt_ids;
   if (prompt.empty()) prompt = model->tokenizer.encode(args.prompt, {.add_special = true, .parse_special = true});
@@ -127,6 +128,7 @@ void add_generate_command(CLI::App& root, Action& action) {
   command->add_option("--path", args->path, "worker: the prompt attends to fresh keys; reference: to stored bytes")
       ->capture_default_str();
   command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_activations_option(*command, args->activations);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
       "Example:\n  asymkv generate models/probe-robust --prompt \"The old farmer\" --kv k16v8 --max-tokens 60");

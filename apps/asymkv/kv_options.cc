@@ -20,6 +20,19 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
       ->capture_default_str();
 }
 
+void add_activations_option(CLI::App& command, int& activations) {
+  command
+      .add_option("--activations", activations,
+                  "32: FP32 activations; 16: rounded to 16 bits where few rows meet quantised weights, faster")
+      ->capture_default_str();
+}
+
+Activations parse_activations(int bits) {
+  if (bits == 32) return Activations::kF32;
+  if (bits == 16) return Activations::kI16;
+  throw_usage("--activations {}: give 32 or 16", bits);
+}
+
 ResolvedKv resolve_kv(const KvOptions& options, const LoadedModel& model) {
   const DType native = model.config().native_dtype;
   ResolvedKv resolved;

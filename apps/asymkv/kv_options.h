@@ -7,6 +7,7 @@
 
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/loaded_model.h"
+#include "asymkv/kernels/cpu/model/cpu_model.h"
 
 namespace asymkv::app {
 
@@ -17,6 +18,11 @@ struct KvOptions {
   int64_t page_size = 16;
 };
 void add_kv_options(CLI::App& command, KvOptions& options);
+
+// --activations 32 (default) or 16: what few-row products on the CPU round activations to.
+void add_activations_option(CLI::App& command, int& activations);
+// Throws Error{kUsage} for another number.
+Activations parse_activations(int bits);
 
 // The same, resolved for a model: an exact format and, for fixed scales, the scales and their source.
 struct ResolvedKv {
