@@ -56,8 +56,8 @@ struct Case {
   int64_t tokens = 0;   // of a prefill, or decoded ones
   int64_t depth = 0;    // cached before
   double floor_ms = 0;  // bytes that must be read, over the measured read bandwidth, for all tokens of a prefill or one
-  Rates ours;
-  Rates llama;
+  Rates ours{};
+  Rates llama{};
 };
 
 template <typename Body>
@@ -293,6 +293,17 @@ void check_args(const EngineBenchArgs& args) {
   }
 }
 
+// Tokens of the longest case; Error{kUsage} if the model has no positions for them.
+int64_t largest_case(const std::vector<Case>& cases, const ModelConfig& config) {
+  int64_t largest = 0;
+  for (const Case& c : cases) largest = std::max(largest, c.depth + c.tokens);
+  if (largest > config.max_position_embeddings) {
+    throw_usage("{} tokens are more than the model's {} positions: give a smaller --depth or --prefill", largest,
+                config.max_position_embeddings);
+  }
+  return largest;
+}
+
 int run(const EngineBenchArgs& args) {
   check_args(args);
   // Before anything asks for the number of threads: it is fixed on first use.
@@ -300,8 +311,7 @@ int run(const EngineBenchArgs& args) {
   const RunClock clock;
   const auto model = load_model(args.model, select_backends("cpu", parse_activations(args.activations)));
   std::vector<Case> cases = make_cases(args);
-  int64_t capacity = 0;
-  for (const Case& c : cases) capacity = std::max(capacity, c.depth + c.tokens);
+  const int64_t capacity = largest_case(cases, model->config());
   const double bandwidth = read_bandwidth();
   const int64_t weights = matrix_bytes(*model);
   Json records = Json::object();

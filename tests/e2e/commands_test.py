@@ -71,6 +71,28 @@ class Commands(unittest.TestCase):
             self.assertEqual(answer["verdict"], twin)
             self.assertEqual(len(answer["layers"]), 4)
 
+    def test_rounded_activations_are_named_and_close(self):
+        plain = self.generate()
+        rounded = self.generate("--activations", 16)
+        self.assertRegex(plain["record"]["device"]["name"], r"products cpu-\w+-a32$")
+        self.assertRegex(rounded["record"]["device"]["name"], r"products cpu-\w+-a16$")
+        self.assertIn("#### 9", rounded["text"])
+
+    def test_bench_engine_times_every_case_of_every_format(self):
+        answer = json.loads(program.run("bench", "engine", ROBUST, "--kv", "native,k16v8", "--prefill", "20,40", "--depth", "0,30",
+                                        "--decode-tokens", 3, "--reps", 2, "--threads", 1, "--json", check=0).stdout)
+        self.assertEqual(answer["threads"], 1)
+        cases = [(row["kv"], row["test"], row["tokens"], row["depth"]) for row in answer["rows"]]
+        self.assertEqual(cases, [(kv, *rest) for kv in ("native", "k16v8") for rest in (
+            ("prefill", 20, 0), ("prefill", 40, 0), ("decode", 3, 0), ("decode", 3, 30))])
+        for row in answer["rows"]:
+            self.assertEqual(len(row["tokens_per_s"]["all"]), 2)
+            self.assertGreater(row["read_floor_ms"], 0)
+            self.assertEqual(row["added_ms"] is not None, row["depth"] > 0)
+            self.assertIsNone(row["ratio"])
+        self.assertEqual(answer["records"]["k16v8"]["value"]["allocated"]["format"], "e4m3")
+        self.assertTrue(answer["records"]["k16v8"]["key"]["attested"])
+
     def test_refusals_name_the_fault(self):
         cases = [
             (("generate", "/no/such/model", "--prompt", "x"), 3, "/no/such/model"),
@@ -81,6 +103,11 @@ class Commands(unittest.TestCase):
             (("generate", ROBUST, "--prompt", "x", "--temperature", "-1"), 2, "temperature"),
             (("generate", ROBUST, "--prompt", "x" * 9000), 2, "positions"),
             (("generate", ROBUST, "--prompt", "x", "--device", "cuda"), 4, "cuda"),
+            (("generate", ROBUST, "--prompt", "x", "--activations", "8"), 2, "--activations 8"),
+            (("bench", "engine", ROBUST, "--prefill", "0"), 2, "--prefill 0"),
+            (("bench", "engine", ROBUST, "--depth", "-1"), 2, "--depth -1"),
+            (("bench", "engine", ROBUST, "--depth", "9000000"), 2, "positions"),
+            (("bench", "engine", ROBUST, "--llama-bench", "/bin/true"), 2, ".gguf"),
             (("admit", ROBUST, "--arms", "AD"), 2, "N"),
             (("admit", ROBUST, "--arms", "N,XX"), 2, "XX"),
             (("admit", ROBUST, "--protocol", "nonsense"), 2, "nonsense"),
