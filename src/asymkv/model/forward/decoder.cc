@@ -12,6 +12,7 @@ namespace asymkv {
 namespace {
 
 constexpr int64_t kInitialPositions = 1024;
+constexpr int64_t kMlpRows = 512;  // rows that pass an MLP together: bounds its working memory
 
 // Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
 WeightMatrix read_matrix(const WeightSource& source, const std::vector<std::string>& names) {
@@ -99,8 +100,8 @@ struct Decoder::Scratch {
   std::vector<float> fresh_k;    // [rows, k]
   std::vector<float> fresh_v;    // [rows, v]
   std::vector<float> attended;   // [rows, q]
-  std::vector<float> gate_up;    // [rows, 2 intermediate]
-  std::vector<float> activated;  // [rows, intermediate]
+  std::vector<float> gate_up;    // [up to kMlpRows, 2 intermediate]
+  std::vector<float> activated;  // [up to kMlpRows, intermediate]
 };
 
 Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
@@ -371,15 +372,19 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   const ModelBackend& math = *backends_.model;
   const int64_t inner = config_.intermediate_size;
   normalise(rows, config_.hidden_size, scratch.x.data(), w.mlp_norm, scratch.normed.data());
-  math.linear({rows, scratch.normed.data(), &w.gate_up, nullptr, scratch.gate_up.data(), false});
-  if (config_.activation == Activation::kSilu) {
-    math.silu_mul(rows, inner, scratch.gate_up.data(), scratch.activated.data());
-  } else {
-    math.gelu_mul(rows, inner, scratch.gate_up.data(), scratch.activated.data());
-  }
   const bool post = !w.post_mlp_norm.empty();
-  math.linear(
-      {rows, scratch.activated.data(), &w.down, nullptr, post ? scratch.branch.data() : scratch.x.data(), !post});
+  float* out = post ? scratch.branch.data() : scratch.x.data();
+  for (int64_t begin = 0; begin < rows; begin += kMlpRows) {
+    const int64_t count = std::min(kMlpRows, rows - begin);
+    const int64_t offset = begin * config_.hidden_size;
+    math.linear({count, scratch.normed.data() + offset, &w.gate_up, nullptr, scratch.gate_up.data(), false});
+    if (config_.activation == Activation::kSilu) {
+      math.silu_mul(count, inner, scratch.gate_up.data(), scratch.activated.data());
+    } else {
+      math.gelu_mul(count, inner, scratch.gate_up.data(), scratch.activated.data());
+    }
+    math.linear({count, scratch.activated.data(), &w.down, nullptr, out + offset, !post});
+  }
   if (post) add_normed(rows, w.post_mlp_norm, scratch);
 }
 
@@ -409,8 +414,9 @@ Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
     side->resize(rows * k_dim);
   }
   scratch.attended.resize(rows * q_dim);
-  scratch.gate_up.resize(rows * (intermediate + intermediate));
-  scratch.activated.resize(rows * intermediate);
+  const auto mlp_rows = std::min(rows, static_cast<size_t>(kMlpRows));
+  scratch.gate_up.resize(mlp_rows * (intermediate + intermediate));
+  scratch.activated.resize(mlp_rows * intermediate);
   return scratch;
 }
 
