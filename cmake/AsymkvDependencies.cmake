@@ -10,10 +10,3 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
-
-# Debian's oneDNN package configuration asks for OpenCL, which the CPU build does not need: find the library itself.
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-add_library(asymkv_dnnl INTERFACE)
-target_include_directories(asymkv_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(asymkv_dnnl INTERFACE ${DNNL_LIBRARY})

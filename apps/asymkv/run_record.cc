@@ -92,7 +92,7 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   record.layout = {cache.layout().id(), cache.layout().geometry().page_size};
   record.device.kind = "cpu";
   const Backends& backends = model.decoder.backends();
-  record.device.name = fmt::format("{}; products {}", backends.attention->name(), backends.model->name());
+  record.device.name = fmt::format("{}+{}", backends.attention->name(), backends.model->name());
   record.build = {build_id(), __VERSION__};
   record.argv_sha256 = argv_fingerprint(stored_argv());
   record.started = utc_timestamp(clock.start());
