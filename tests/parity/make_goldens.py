@@ -1,8 +1,9 @@
 """Greedy tokens and logits of transformers in FP32 (eager attention, CPU), the golden side of model_parity_test.
 
-    python tests/parity/make_goldens.py tiny-qwen2 | tiny-llama
+    python tests/parity/make_goldens.py tiny-qwen2 | tiny-llama | ... (any tiny folder)
     python tests/parity/make_goldens.py smollm2-135m --gguf FILE
     python tests/parity/make_goldens.py qwen2.5-coder-0.5b --gguf FILE
+    python tests/parity/make_goldens.py gemma-3-270m --gguf FILE
 
 Writes tests/golden/parity/greedy-NAME.json: 20 prompts as token ids; 64 greedy tokens each; at every step the margin
 between the two best logits (another token is excused only where that is below 0.01); logits of the last prompt
