@@ -82,7 +82,8 @@ Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
 void Tokenizer::Impl::encode_normalized(std::string_view text, tokenizer::Matcher& matcher,
                                         std::vector<int32_t>& ids) const {
   if (definition.character_level) {
-    const std::string prefixed = (definition.space_prefix ? " " : "") + std::string(text);
+    std::string prefixed(definition.space_prefix ? 1 : 0, ' ');
+    prefixed.append(text);
     return bpe.encode_word(replace(prefixed, " ", tokenizer::kSpaceMark), ids);
   }
   pre_tokenizer.for_each_word(text, matcher, [&](std::string_view word) { bpe.encode_word(word, ids); });
