@@ -17,7 +17,7 @@ import checks
 ROOT = checks.HERE.parent.parent
 PROGRAM = pathlib.Path(os.environ.get("ASYMKV_BINARY_DIR", ROOT / "build" / "release")) / "apps" / "asymkv" / "asymkv"
 NO_COMMANDS = {"KV formats"}  # sections of docs/cli.md that describe no command
-EXPENSIVE = {"bench", "admit"}  # and what needs a file of the reader: not run
+EXPENSIVE = {"bench", "admit", "chat"}  # and what needs a file of the reader: not run
 
 
 def asymkv(*arguments, cwd=ROOT):
