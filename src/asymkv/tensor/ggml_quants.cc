@@ -282,8 +282,8 @@ constexpr DecodedType kDecodedTypes[] = {
     {GgmlType::kQ4_K, {"Q4_K", kSuperBlock, 2 + 2 + 12 + 128}, decode_blocks<decode_q4_k>},
     {GgmlType::kQ5_K, {"Q5_K", kSuperBlock, 2 + 2 + 12 + 32 + 128}, decode_blocks<decode_q5_k>},
     {GgmlType::kQ6_K, {"Q6_K", kSuperBlock, 128 + 64 + 16 + 2}, decode_blocks<decode_q6_k>},
-    {GgmlType::kIQ4_NL, {"IQ4_NL", kBlock, 2 + 16}, decode_blocks<decode_iq4_nl>},
-    {GgmlType::kIQ4_XS, {"IQ4_XS", kSuperBlock, 2 + 2 + 4 + 128}, decode_blocks<decode_iq4_xs>},
+    {GgmlType::kIq4Nl, {"IQ4_NL", kBlock, 2 + 16}, decode_blocks<decode_iq4_nl>},
+    {GgmlType::kIq4Xs, {"IQ4_XS", kSuperBlock, 2 + 2 + 4 + 128}, decode_blocks<decode_iq4_xs>},
     {GgmlType::kMXFP4, {"MXFP4", kBlock, 1 + 16}, decode_blocks<decode_mxfp4>},
 };
 

@@ -23,8 +23,8 @@ enum class GgmlType : uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
-  kIQ4_NL = 20,
-  kIQ4_XS = 23,
+  kIq4Nl = 20,
+  kIq4Xs = 23,
   kBF16 = 30,
   kMXFP4 = 39,
 };
