@@ -147,6 +147,12 @@ class Lexer {
     return text_.compare(pos, 2, "%}") == 0 || text_.compare(pos, 3, "-%}") == 0;
   }
 
+  // Whether a block ends here, with a sign or without.
+  bool closes_block(size_t pos) const {
+    const size_t sign = text_.compare(pos, 1, "-") == 0 || text_.compare(pos, 1, "+") == 0 ? 1 : 0;
+    return text_.compare(pos + sign, 2, "%}") == 0;
+  }
+
   void read_raw(size_t opening) {
     advance(opening);
     while (peek() != '%' && peek() != '-') advance(1);
@@ -160,7 +166,7 @@ class Lexer {
     for (size_t end = text_.find("{%", pos_); end != std::string::npos; end = text_.find("{%", end + 2)) {
       size_t pos = end + 2;
       if (text_.compare(pos, 1, "-") == 0 || text_.compare(pos, 1, "+") == 0) ++pos;
-      if (!is_word(pos, "endraw")) continue;
+      if (!is_word(pos, "endraw") || !closes_block(pos)) continue;
       const std::string_view data = strip_before_tag(std::string_view(text_).substr(pos_, end - pos_), end);
       if (!data.empty()) add(TokenKind::kData, std::string(data));
       advance(pos - pos_);
