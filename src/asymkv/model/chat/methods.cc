@@ -340,7 +340,8 @@ Value item_of(Context& context, const Value& value, const Value& key) {
 Value attribute_path(Context& context, const Value& value, const Value& path) {
   if (path.is(Kind::kInt)) return item_of(context, value, path);
   Value current = value;
-  for (const std::string_view part : split_at(to_text(path), ".", -1)) {
+  const std::string names = to_text(path);
+  for (const std::string_view part : split_at(names, ".", -1)) {
     int64_t idx = 0;
     const bool is_idx =
         all_digits(part) && std::from_chars(part.data(), part.data() + part.size(), idx).ec == std::errc();
