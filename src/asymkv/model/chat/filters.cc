@@ -121,7 +121,7 @@ std::shared_ptr<const ListData> iterate_if_true(Context& context, const Value& i
 Value map_items(Context& context, const Value& input, const Arguments& arguments) {
   const Value* path = named_argument(arguments, "attribute");
   Items items;
-  for (const Value& item : iterate_if_true(context, input)->items) {
+  for (const auto list = iterate_if_true(context, input); const Value& item : list->items) {
     context.charge_steps(1);
     if (path != nullptr) {
       Value found = attribute_path(context, item, *path);
@@ -144,7 +144,7 @@ Value filter_items(Context& context, const Value& input, const Arguments& argume
   if (arguments.positional.size() > test_idx) name = name_argument(context, arguments, test_idx, "select");
   if (!name.empty() && !is_known_test(name)) context.refuse("the test \"{}\" is not supported", name);
   Items items;
-  for (const Value& item : iterate_if_true(context, input)->items) {
+  for (const auto list = iterate_if_true(context, input); const Value& item : list->items) {
     context.charge_steps(1);
     const Value looked_at = by_attribute ? attribute_path(context, item, arguments.positional[0]) : item;
     const bool outcome =
@@ -167,7 +167,7 @@ bool flag_argument(const Value* argument, bool fallback) {
 Value sort_items(Context& context, const Value& input, const Arguments& arguments) {
   const Bound bound = bind_arguments(context, "sort", arguments, {"reverse", "case_sensitive", "attribute"});
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : iterate(context, input)->items) {
+  for (const auto list = iterate(context, input); const Value& item : list->items) {
     keyed.emplace_back(sort_key(context, item, bound[2], flag_argument(bound[1], false)), item);
   }
   const bool reverse = flag_argument(bound[0], false);
@@ -184,7 +184,7 @@ Value unique_items(Context& context, const Value& input, const Arguments& argume
   const Bound bound = bind_arguments(context, "unique", arguments, {"case_sensitive", "attribute"});
   Items items;
   Items keys;
-  for (const Value& item : iterate(context, input)->items) {
+  for (const auto list = iterate(context, input); const Value& item : list->items) {
     Value key = sort_key(context, item, bound[1], flag_argument(bound[0], false));
     context.charge_steps(static_cast<int64_t>(keys.size()) * key.weight() + 1);
     if (std::ranges::any_of(keys, [&](const Value& known) { return equal(known, key); })) continue;
@@ -244,7 +244,7 @@ Value sum_items(Context& context, const Value& input, const Arguments& arguments
   const Bound bound = bind_arguments(context, "sum", arguments, {"attribute", "start"});
   double sum = bound[1] == nullptr ? 0.0 : bound[1]->as_double();
   bool whole = bound[1] == nullptr || !bound[1]->is(Kind::kFloat);
-  for (const Value& item : iterate(context, input)->items) {
+  for (const auto list = iterate(context, input); const Value& item : list->items) {
     const Value value = sort_key(context, item, bound[0], true);
     if (!value.is_number()) context.fail("sum needs numbers, found a {}", value.kind_name());
     whole = whole && !value.is(Kind::kFloat);
@@ -277,7 +277,7 @@ Value join_items(Context& context, const Value& input, const Arguments& argument
   const std::string separator = text_argument(bound[0], "");
   std::string text;
   bool first = true;
-  for (const Value& item : iterate(context, input)->items) {
+  for (const auto list = iterate(context, input); const Value& item : list->items) {
     const std::string part = to_text(bound[1] == nullptr ? item : attribute_path(context, item, *bound[1]));
     context.charge_text(part.size() + separator.size());
     if (!first) text += separator;
