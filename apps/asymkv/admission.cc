@@ -30,9 +30,7 @@ constexpr uint64_t kCalibrationSeedOffset = 2'000'003;
 
 fs::path run_folder_of(const AdmissionRequest& request) {
   if (!request.folder.empty()) return request.folder;
-  const fs::path name =
-      request.model.filename().empty() ? request.model.parent_path().filename() : request.model.filename();
-  return fs::path("asymkv-admit") / name;
+  return fs::path("asymkv-admit") / model_name(request.model);
 }
 
 // The arms to run: what the user named, or the protocol's without those the model cannot have, each said aloud.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -62,9 +61,9 @@ struct Case {
 
 template <typename Body>
 double seconds_of(const Body& body) {
-  const auto start = std::chrono::steady_clock::now();
+  const RunClock clock;
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return clock.seconds();
 }
 
 // Bytes per second at which all threads together read memory that no cache holds: the best of some passes.
@@ -147,12 +146,7 @@ class FormatBench {
       seed_ = seed_ * 6364136223846793005ULL + 1442695040888963407ULL;  // which token does not change the time
       tokens.push_back(static_cast<int32_t>((seed_ >> 33) % static_cast<uint64_t>(model_.config().vocab_size)));
     }
-    ForwardChunk chunk;
-    chunk.tokens = tokens;
-    chunk.start_pos = sequence.num_tokens();
-    chunk.targets = {&sequence};
-    chunk.context = &sequence;
-    chunk.own_reads = reads;
+    const ForwardChunk chunk = append_chunk(sequence, tokens, reads);
     return model_.decoder.forward(std::span(&chunk, 1), kv_.native_dtype);
   }
 

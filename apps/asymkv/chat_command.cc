@@ -137,12 +137,9 @@ class Chat {
     if (answer.end == AnswerEnd::kLength) fmt::print(stderr, "[stopped at --max-tokens {}]\n", args_.max_tokens);
     if (!input_.is_terminal()) return;
     if (answer.end == AnswerEnd::kInterrupted) fmt::print("[stopped]\n");
-    const auto rate = [](int64_t tokens, double seconds) {
-      return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
-    };
     fmt::print("[{} tokens, {} of them from the cache, read at {:.1f}/s; {} new at {:.1f}/s]\n", answer.prompt_tokens,
-               answer.reused_tokens, rate(answer.prompt_tokens - answer.reused_tokens, answer.prefill_seconds),
-               answer.new_tokens, rate(answer.new_tokens - 1, answer.decode_seconds));
+               answer.reused_tokens, token_rate(answer.prompt_tokens - answer.reused_tokens, answer.prefill_seconds),
+               answer.new_tokens, token_rate(answer.new_tokens - 1, answer.decode_seconds));
   }
 
   bool run_command(const std::string& line) {
@@ -236,10 +233,7 @@ void add_chat_command(CLI::App& root, Action& action) {
       ->capture_default_str();
   command->add_option("--context", args->context, "tokens the cache holds; default: the model's, at most 8192")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  command->add_option("--temperature", args->sampling.temperature, "0: greedy")->capture_default_str();
-  command->add_option("--top-p", args->sampling.top_p)->capture_default_str();
-  command->add_option("--top-k", args->sampling.top_k, "0: all tokens")->capture_default_str();
-  command->add_option("--seed", args->sampling.seed)->capture_default_str();
+  add_sampling_options(*command, args->sampling);
   command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
   command->footer("Example:\n  asymkv chat qwen2.5-coder-0.5b-instruct-q4_k_m.gguf --kv k16v8");
   command->callback([&action, args] { action = [args] { return run(*args); }; });

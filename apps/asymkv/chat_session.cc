@@ -1,17 +1,13 @@
 #include "chat_session.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
+#include "run_record.h"
 
 namespace asymkv::app {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   return id ? tokenizer.decode(std::span(&*id, 1), false) : std::string();
@@ -55,12 +51,7 @@ bool ChatSession::is_end(int32_t token) const {
 }
 
 std::vector<float> ChatSession::forward(std::span<const int32_t> tokens, OwnReads own_reads) {
-  ForwardChunk chunk;
-  chunk.tokens = tokens;
-  chunk.start_pos = sequence_.num_tokens();
-  chunk.targets = {&sequence_};
-  chunk.context = &sequence_;
-  chunk.own_reads = own_reads;
+  const ForwardChunk chunk = append_chunk(sequence_, tokens, own_reads);
   const std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), limits_.native_dtype);
   cached_ids_.insert(cached_ids_.end(), tokens.begin(), tokens.end());
   return model_.decoder.logits(std::span(hidden).last(static_cast<size_t>(model_.config().hidden_size)));
@@ -120,12 +111,12 @@ Answer ChatSession::ask(const std::string& text, const std::function<void(std::s
           ids.size(), limits_.context);
     }
     Answer answer;
-    const auto start = std::chrono::steady_clock::now();
+    const RunClock prefill_clock;
     std::vector<float> logits = prefill(ids, answer);
-    answer.prefill_seconds = seconds_since(start);
-    const auto decode_start = std::chrono::steady_clock::now();
+    answer.prefill_seconds = prefill_clock.seconds();
+    const RunClock decode_clock;
     turns_.push_back({{"role", "assistant"}, {"content", decode(std::move(logits), answer, on_text)}});
-    answer.decode_seconds = seconds_since(decode_start);
+    answer.decode_seconds = decode_clock.seconds();
     return answer;
   } catch (const Error&) {
     turns_.erase(turns_.size() - 1);

@@ -205,13 +205,7 @@ void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::ve
   for (Lane& lane : lanes) {
     const std::vector<int32_t>& question = tokens[static_cast<size_t>(lane.case_idx)].question;
     if (question.empty()) continue;
-    ForwardChunk chunk;
-    chunk.tokens = question;
-    chunk.start_pos = lane.sequence.num_tokens();
-    chunk.targets = {&lane.sequence};
-    chunk.context = &lane.sequence;
-    chunk.own_reads = prompt_reads();
-    chunks.push_back(std::move(chunk));
+    chunks.push_back(append_chunk(lane.sequence, question, prompt_reads()));
     readers.push_back(&lane);
   }
   if (chunks.empty()) return;

@@ -30,10 +30,6 @@ struct GenerateArguments {
   bool json = false;
 };
 
-double rate(int64_t tokens, double seconds) {
-  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
-}
-
 Json answer_json(const Generation& generation, const std::vector<int32_t>& prompt, const std::string& text) {
   const auto completion = static_cast<int64_t>(generation.token_ids.size());
   return {{"text", text},
@@ -42,8 +38,8 @@ Json answer_json(const Generation& generation, const std::vector<int32_t>& promp
           {"finish_reason", finish_reason_name(generation.finish_reason)},
           {"usage", {{"prompt_tokens", prompt.size()}, {"completion_tokens", completion}}},
           {"tokens_per_s",
-           {{"prefill", rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds)},
-            {"decode", rate(completion - 1, generation.decode_seconds)}}}};
+           {{"prefill", token_rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds)},
+            {"decode", token_rate(completion - 1, generation.decode_seconds)}}}};
 }
 
 // Writes text as it becomes complete; nothing in JSON mode.
@@ -99,10 +95,10 @@ int run(const GenerateArguments& args) {
     return 0;
   }
   fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, keys {}, values {}, scales {}]\n",
-             prompt.size(), rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds),
+             prompt.size(), token_rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds),
              generation.token_ids.size(),
-             rate(static_cast<int64_t>(generation.token_ids.size()) - 1, generation.decode_seconds), kv.format.key.id(),
-             kv.format.value.id(), cache->config().scale_source);
+             token_rate(static_cast<int64_t>(generation.token_ids.size()) - 1, generation.decode_seconds),
+             kv.format.key.id(), kv.format.value.id(), cache->config().scale_source);
   return 0;
 }
 
@@ -120,10 +116,7 @@ void add_generate_command(CLI::App& root, Action& action) {
   command->add_option("--max-tokens", args->max_tokens, "most tokens to generate")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  command->add_option("--temperature", args->sampling.temperature, "0: greedy")->capture_default_str();
-  command->add_option("--top-p", args->sampling.top_p)->capture_default_str();
-  command->add_option("--top-k", args->sampling.top_k, "0: all tokens")->capture_default_str();
-  command->add_option("--seed", args->sampling.seed)->capture_default_str();
+  add_sampling_options(*command, args->sampling);
   command->add_flag("--ignore-eos", args->ignore_eos, "go on after an end-of-sequence token");
   command->add_option("--path", args->path, "worker: the prompt attends to fresh keys; reference: to stored bytes")
       ->capture_default_str();

@@ -20,6 +20,13 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
       ->capture_default_str();
 }
 
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
+  command.add_option("--top-p", options.top_p)->capture_default_str();
+  command.add_option("--top-k", options.top_k, "0: all tokens")->capture_default_str();
+  command.add_option("--seed", options.seed)->capture_default_str();
+}
+
 void add_activations_option(CLI::App& command, int& activations) {
   command
       .add_option("--activations", activations,

@@ -7,6 +7,7 @@
 
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/loaded_model.h"
+#include "asymkv/engine/sampler.h"
 #include "asymkv/kernels/cpu/model/cpu_model.h"
 
 namespace asymkv::app {
@@ -18,6 +19,9 @@ struct KvOptions {
   int64_t page_size = 16;
 };
 void add_kv_options(CLI::App& command, KvOptions& options);
+
+// --temperature, --top-p, --top-k and --seed.
+void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
 // --activations 32 (default) or 16: what few-row products on the CPU round activations to.
 void add_activations_option(CLI::App& command, int& activations);

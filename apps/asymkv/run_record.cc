@@ -102,6 +102,10 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
 
 }  // namespace
 
+double token_rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
 std::string build_id() {
   static const std::string id = sha256_file_hex("/proc/self/exe");
   return id;

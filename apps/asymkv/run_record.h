@@ -22,6 +22,9 @@ class RunClock {
   std::chrono::steady_clock::time_point steady_;
 };
 
+// Tokens per second; 0 where no time passed.
+double token_rate(int64_t tokens, double seconds);
+
 // What the user asked for, as typed; "unset" where an option was left alone.
 struct RequestedKv {
   std::string kv;

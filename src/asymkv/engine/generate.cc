@@ -20,12 +20,7 @@ bool is_end(const ModelConfig& config, int32_t token) {
 
 // Appends one token to `sequence` and returns the logits after it.
 std::vector<float> step(LoadedModel& model, SequencePages& sequence, int32_t token, DType native_dtype) {
-  ForwardChunk chunk;
-  chunk.tokens = std::span(&token, 1);
-  chunk.start_pos = sequence.num_tokens();
-  chunk.targets = {&sequence};
-  chunk.context = &sequence;
-  chunk.own_reads = OwnReads::kStored;
+  const ForwardChunk chunk = append_chunk(sequence, std::span(&token, 1), OwnReads::kStored);
   return model.decoder.logits(model.decoder.forward(std::span(&chunk, 1), native_dtype));
 }
 
@@ -98,11 +93,13 @@ bool accept_token(const LoadedModel& model, RunningSlot& running, int32_t token,
     return false;
   }
   slot.token_ids.push_back(token);
-  const size_t old_size = running.text.size();
-  running.text += running.decoder.push(token);
-  if (contains_stop(running.text, old_size, limits.stop)) {
-    slot.finish_reason = FinishReason::kStop;
-    return false;
+  if (!limits.stop.empty()) {
+    const size_t old_size = running.text.size();
+    running.text += running.decoder.push(token);
+    if (contains_stop(running.text, old_size, limits.stop)) {
+      slot.finish_reason = FinishReason::kStop;
+      return false;
+    }
   }
   slot.finish_reason = FinishReason::kLength;
   const bool room = slot.sequence->num_tokens() + 1 < model.config().max_position_embeddings;
@@ -127,14 +124,8 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
   while (!running.empty()) {
     std::vector<ForwardChunk> chunks;
     for (const RunningSlot& item : running) {
-      DecodeSlot* slot = item.slot;
-      ForwardChunk chunk;
-      chunk.tokens = std::span(slot->token_ids).last(1);
-      chunk.start_pos = slot->sequence->num_tokens();
-      chunk.targets = {slot->sequence};
-      chunk.context = slot->sequence;
-      chunk.own_reads = OwnReads::kStored;
-      chunks.push_back(std::move(chunk));
+      const std::span<const int32_t> newest = std::span(item.slot->token_ids).last(1);
+      chunks.push_back(append_chunk(*item.slot->sequence, newest, OwnReads::kStored));
     }
     const std::vector<float> logits = model.decoder.logits(model.decoder.forward(chunks, limits.native_dtype));
     std::vector<RunningSlot> still_running;

@@ -209,8 +209,12 @@ std::vector<RequiredTensor> required_tensors(const ModelConfig& config) {
   return tensors;
 }
 
-std::string ModelFiles::name() const {
+std::string model_name(const std::filesystem::path& path) {
   return (path.filename().empty() ? path.parent_path() : path).filename().string();
+}
+
+std::string ModelFiles::name() const {
+  return model_name(path);
 }
 
 const std::string& ModelFiles::weights_sha256() const {

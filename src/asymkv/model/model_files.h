@@ -20,6 +20,9 @@ struct CheckpointScales {
   bool any() const;
 };
 
+// Last component of a model's path, also where it ends in a slash: how tables, records and run folders call the model.
+std::string model_name(const std::filesystem::path& path);
+
 // An opened and checked model: every tensor its family needs is there with the right shape, and no unknown one is.
 struct ModelFiles {
   std::filesystem::path path;
@@ -34,8 +37,7 @@ struct ModelFiles {
   // SHA-256 over the bytes of the tensor file; of several shards, over their bytes one after another, sorted by file
   // name. Reads them whole on the first call (about a second per GB) and keeps the answer. Not thread-safe.
   const std::string& weights_sha256() const;
-  // Last component of the path, also where it ends in a slash: how tables and records call the model.
-  std::string name() const;
+  std::string name() const;  // model_name(path)
 
  private:
   mutable std::string weights_sha256_;

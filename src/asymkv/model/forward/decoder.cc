@@ -50,6 +50,10 @@ void cap_softly(double cap, std::span<float> values) {
 
 }  // namespace
 
+ForwardChunk append_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads own_reads) {
+  return {tokens, sequence.num_tokens(), {&sequence}, &sequence, own_reads};
+}
+
 struct Decoder::Weights {
   struct Layer {
     std::vector<float> input_norm;

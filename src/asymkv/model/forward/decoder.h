@@ -29,6 +29,9 @@ struct ForwardChunk {
   OwnReads own_reads = OwnReads::kFresh;
 };
 
+// Tokens that `sequence` gets next, and attend to what it holds: one target, which is the context too.
+ForwardChunk append_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads own_reads);
+
 // What a layer's attention saw, for probes, calibration and dumps. Rows are the tokens of all chunks in order.
 struct LayerActivations {
   int64_t layer_idx = 0;
