@@ -29,6 +29,18 @@ void for_row_blocks(int64_t rows, int64_t row_elems, const Body& body) {
   parallel_for(tasks, [&](int64_t task, int) { body(task * block, std::min(rows, (task + 1) * block)); });
 }
 
+using GateRow = void (*)(int64_t dim, const float* gate, const float* up, float* y);
+
+// `row` on every row of [gate | up].
+void gate_mul(int64_t rows, int64_t dim, const float* gate_up, float* y, GateRow row) {
+  for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = gate_up + r * (dim + dim);
+      row(dim, gate, gate + dim, y + r * dim);
+    }
+  });
+}
+
 class CpuModelBackend final : public ModelBackend {
  public:
   explicit CpuModelBackend(Activations activations)
@@ -50,21 +62,11 @@ class CpuModelBackend final : public ModelBackend {
   }
 
   void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
-    for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* row = gate_up + r * (dim + dim);
-        cpu::silu_mul_row(dim, row, row + dim, y + r * dim);
-      }
-    });
+    gate_mul(rows, dim, gate_up, y, cpu::silu_mul_row);
   }
 
   void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
-    for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* row = gate_up + r * (dim + dim);
-        cpu::gelu_mul_row(dim, row, row + dim, y + r * dim);
-      }
-    });
+    gate_mul(rows, dim, gate_up, y, cpu::gelu_mul_row);
   }
 
   void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override {
