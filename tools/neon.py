@@ -48,10 +48,10 @@ def fetch_libraries(folder):
 def build(folder):
     usr = folder / "root" / "usr"
     libraries = usr / "lib" / "aarch64-linux-gnu"
-    run_mutants.FLAGS = [flag for flag in run_mutants.FLAGS if flag != "-march=native"] + [
-        f"-isystem{usr}/include", f"-isystem{usr}/include/aarch64-linux-gnu", f"-isystem{folder}/headers"]
-    run_mutants.LIBRARIES = [f"-L{libraries}", f"-Wl,-rpath-link,{libraries}", *run_mutants.LIBRARIES]
-    tree = run_mutants.Tree(ROOT / "src", folder, ["aarch64-linux-gnu-g++"])
+    headers = [f"-isystem{usr}/include", f"-isystem{usr}/include/aarch64-linux-gnu", f"-isystem{folder}/headers"]
+    search = [f"-L{libraries}", f"-Wl,-rpath-link,{libraries}"]
+    tree = run_mutants.Tree(ROOT / "src", folder, ["aarch64-linux-gnu-g++"], [*run_mutants.FLAGS, *headers],
+                            [*search, *run_mutants.LIBRARIES])
     tree.link([tree.compile(unit, folder) for unit in tree.units()], folder / "tests")
     return libraries
 

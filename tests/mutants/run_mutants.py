@@ -30,9 +30,9 @@ MODULES = {
         "cpu/cpu_attention_test.cc", "cpu/attend_plan_test.cc", "cpu/merge_test.cc", "cpu/write_rows_test.cc",
     ],
 }
-# One SIMD target (this machine's best) and threads of the standard library keep the program quick to build.
+# One SIMD target (the best of what the flags name) and threads of the standard library keep the program quick to build.
 FLAGS = [
-    "-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-DHWY_COMPILE_ONLY_STATIC",
+    "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-DHWY_COMPILE_ONLY_STATIC",
     "-DASYMKV_STD_THREADS=1", "-pthread",
 ]
 LIBRARIES = ["-lgtest", "-lgmock", "-lgtest_main", "-lhwy", "-lfmt", "-lcrypto", "-pthread"]
@@ -51,6 +51,12 @@ class Mutant:
     new: str
     tests: str
 
+    def applied(self, text):
+        """The defective text of the file."""
+        if text.count(self.old) != 1:
+            raise Failure(f"old text occurs {text.count(self.old)} times in {self.file}, not once")
+        return text.replace(self.old, self.new)
+
 
 @dataclasses.dataclass
 class Tree:
@@ -59,6 +65,8 @@ class Tree:
     source: pathlib.Path
     work: pathlib.Path
     compiler: list
+    flags: list = dataclasses.field(default_factory=lambda: [*FLAGS, "-march=native"])
+    libraries: list = dataclasses.field(default_factory=lambda: LIBRARIES)
 
     def units(self):
         return [f"{module}/{name}" for module, names in MODULES.items() for name in names]
@@ -75,7 +83,7 @@ class Tree:
             includes.insert(0, f"-I{overlay}")
             if (overlay / "asymkv" / unit).exists():
                 path = overlay / "asymkv" / unit
-        command = [*self.compiler, *FLAGS, *includes, "-MD", "-c", str(path), "-o", str(target)]
+        command = [*self.compiler, *self.flags, *includes, "-MD", "-c", str(path), "-o", str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failure(f"{unit} does not compile: {done.stderr.strip().splitlines()[0:3]}")
@@ -86,7 +94,7 @@ class Tree:
         return f"asymkv/{file}" in rules.replace("\\\n", " ").replace(":", " ").replace("//", "/")
 
     def link(self, objects, program):
-        command = [*self.compiler, *map(str, objects), "-o", str(program), *LIBRARIES]
+        command = [*self.compiler, *map(str, objects), "-o", str(program), *self.libraries]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failure(f"link failed: {done.stderr.strip().splitlines()[-1:]}")
@@ -109,13 +117,12 @@ def run_tests(program, tests):
 def judge(tree, mutant):
     """"killed" or "SURVIVED"."""
     text = (tree.source / "asymkv" / mutant.file).read_text()
-    if text.count(mutant.old) != 1:
-        raise Failure(f"old text occurs {text.count(mutant.old)} times in {mutant.file}, not once")
+    mutated = mutant.applied(text)
     with tempfile.TemporaryDirectory(dir=tree.work) as folder_name:
         folder = pathlib.Path(folder_name)
         patched = folder / "asymkv" / mutant.file
         patched.parent.mkdir(parents=True)
-        patched.write_text(text.replace(mutant.old, mutant.new))
+        patched.write_text(mutated)
         objects = []
         for unit in tree.units():
             changed = tree.includes_file(unit, mutant.file)

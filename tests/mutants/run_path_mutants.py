@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 
 import run_mutants
@@ -25,13 +24,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass
-class PathMutant:
-    name: str
-    file: str
-    old: str
-    new: str
+class PathMutant(run_mutants.Mutant):
     program: str
-    tests: str
 
 
 class BuiltTree:
@@ -79,12 +73,11 @@ class BuiltTree:
 def judge(tree, mutant):
     original = SOURCE / "src" / "asymkv" / mutant.file
     text = original.read_text()
-    if text.count(mutant.old) != 1:
-        raise Failure(f"old text occurs {text.count(mutant.old)} times in {mutant.file}, not once")
+    mutated = mutant.applied(text)
     with tempfile.TemporaryDirectory() as folder_name:
         folder = pathlib.Path(folder_name)
         patched = folder / original.name
-        patched.write_text(text.replace(mutant.old, mutant.new))
+        patched.write_text(mutated)
         tree.compile(original, patched, folder / "mutant.o")
         tree.link(mutant.program, folder / "mutant.o", folder / "tests")
         return "SURVIVED" if run_mutants.run_tests(folder / "tests", mutant.tests) else "killed"
@@ -107,13 +100,9 @@ def main():
     print(f"{'clean tree':58} passes", flush=True)
     survivors = 0
     for mutant in mutants:
-        start = time.monotonic()
-        try:
-            verdict = judge(tree, mutant)
-        except Failure as failure:
-            verdict = f"ERROR: {failure}"
+        verdict, seconds = run_mutants.timed(judge, tree, mutant)
         survivors += verdict != "killed"
-        print(f"{mutant.name:58} {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+        print(f"{mutant.name:58} {verdict} ({seconds:.0f} s)", flush=True)
     print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
     sys.exit(1 if survivors else 0)
 
