@@ -7,18 +7,10 @@ geometries at 30,720 tokens, features, splits of the removed vector). The clean 
 
 Exit code 0 only if the clean program passes and every mutant is built and dies."""
 
-import argparse
-import concurrent.futures
-import glob
-import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = "src/asymkv/kernels/cuda"
+import gpu_mutation
+
 FILTER = ("*EveryFormat.AtPageAndSplitEdges/1:*ServedGeometries*:*EveryFeature*/0:*QueriesAnywhere*:*EverySplitOf*:"
           "*GraphReplays*")
 
@@ -76,69 +68,13 @@ MUTANTS = [
 ]
 
 
-def compile_mutant(out, mutant, folder):
-    name, path, old, new, instance = mutant
-    shutil.copytree(os.path.join(ROOT, "src"), os.path.join(folder, "src"))
-    target = os.path.join(folder, KERNELS, path)
-    text = open(target).read()
-    if text.count(old) != 1:
-        return f"pattern occurs {text.count(old)} times in {path}"
-    open(target, "w").write(text.replace(old, new))
-    nvcc = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-O3", "-std=c++20", "--expt-relaxed-constexpr",
-            f"-I{folder}/src", "-c", f"{folder}/{KERNELS}/instances/decode_{instance}.cu", "-o", f"{folder}/mutant.o"]
-    built = subprocess.run(nvcc, capture_output=True, text=True)
-    if built.returncode != 0:
-        return "does not compile: " + built.stderr[-300:]
-    objects = [o for o in glob.glob(f"{out}/[ihkl]_*.o") if os.path.basename(o) != f"i_{instance}.o"]
-    deps = os.environ.get("DEPS", "/usr")
-    gtest = f"{deps}/lib/libgtest.a" if os.path.exists(f"{deps}/lib/libgtest.a") else "-lgtest"
-    crypto = f"{deps}/lib/libcrypto.a" if os.path.exists(f"{deps}/lib/libcrypto.a") else "-lcrypto"
-    cuda = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("nvcc"))))
-    link = ["g++", "-o", f"{folder}/test", f"{out}/m_decode_gpu_test.o", f"{out}/gtest_main.o", f"{folder}/mutant.o",
-            *objects, gtest, crypto, f"-L{cuda}/lib64", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-    linked = subprocess.run(link, capture_output=True, text=True)
-    return "" if linked.returncode == 0 else "does not link: " + linked.stderr[-300:]
+def target(instance):
+    return gpu_mutation.Target(f"instances/decode_{instance}.cu", f"i_{instance}.o", "decode_gpu_test", FILTER,
+                               ("instance", instance))
 
 
-def run_test(program, fail_fast):
-    command = [program, f"--gtest_filter={FILTER}"] + (["--gtest_fail_fast"] if fail_fast else [])
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return "hangs", ""
-    reasons = [line for line in done.stdout.splitlines() if "above" in line or "off by" in line or "failed" in line
-               or "other bits" in line or "zeros" in line]
-    if "ASYMKV_TEST_SKIPPED_ENTIRELY" in done.stdout:
-        return "no device", ""
-    return ("passes" if done.returncode == 0 else "fails"), (reasons[0].strip() if reasons else done.stdout[-200:])
-
-
-def judge(out, mutant):
-    with tempfile.TemporaryDirectory() as folder:
-        problem = compile_mutant(out, mutant, folder)
-        if problem:
-            return {"mutant": mutant[0], "verdict": "broken", "why": problem}
-        verdict, why = run_test(f"{folder}/test", True)
-    killed = verdict in ("fails", "hangs")
-    return {"mutant": mutant[0], "file": mutant[1], "instance": mutant[4], "verdict": "killed" if killed else "SURVIVED",
-            "why": why if verdict != "hangs" else "the test program hangs"}
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", help="folder of a finished bench/gpu_build.sh")
-    parser.add_argument("--json", help="write the verdicts here")
-    args = parser.parse_args()
-    clean, why = run_test(f"{args.out}/decode_gpu_test", False)
-    print(f"clean: {clean} {why if clean != 'passes' else ''}")
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2))) as pool:
-        rows = list(pool.map(lambda m: judge(args.out, m), MUTANTS))
-    for row in rows:
-        print(f"{row['verdict']:9} {row['mutant']:38} {row['why'][:120]}")
-    if args.json:
-        json.dump({"clean": clean, "mutants": rows}, open(args.json, "w"), indent=1)
-    return 0 if clean == "passes" and all(r["verdict"] == "killed" for r in rows) else 1
-
+SUITE = gpu_mutation.Suite(__doc__, [(*mutant[:4], target(mutant[4])) for mutant in MUTANTS],
+                           ("above", "off by", "failed", "other bits", "zeros"))
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(gpu_mutation.main(SUITE))

@@ -7,22 +7,20 @@ fail that kernel's device test. The clean tests must pass. One command:
 
 Exit code 0 only if the clean programs pass and every mutant is built and dies."""
 
-import argparse
-import concurrent.futures
-import glob
-import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = "src/asymkv/kernels/cuda"
-WRITER, WIDEN, MERGE = ("write_d128", "write_gpu_test", "Writer.*"), ("widen_kernel", "prefill_gpu_test", "Widen.*"), (
-    "merge_partials", "prefill_gpu_test", "Merge.*")
+import gpu_mutation
 
-# name, file, old text (must occur exactly once), new text, (kernel file, test program, its filter)
+
+def target(unit, program, test_filter):
+    return gpu_mutation.Target(f"{unit}.cu", f"k_{unit}.o", program, test_filter, ("test", program))
+
+
+WRITER = target("write_d128", "write_gpu_test", "Writer.*")
+WIDEN = target("widen_kernel", "prefill_gpu_test", "Widen.*")
+MERGE = target("merge_partials", "prefill_gpu_test", "Merge.*")
+
+# name, file, old text (must occur exactly once), new text, target
 MUTANTS = [
     ("rotation of keys reversed", "write_pages.cuh",
      "low = ptx::pack_16bit<S::kBf16>(__fsub_rn(", "low = ptx::pack_16bit<S::kBf16>(__fadd_rn(", WRITER),
@@ -69,78 +67,8 @@ MUTANTS = [
      MERGE),
 ]
 
-
-def link_flags():
-    deps = os.environ.get("DEPS", "/usr")
-    gtest = f"{deps}/lib/libgtest.a" if os.path.exists(f"{deps}/lib/libgtest.a") else "-lgtest"
-    crypto = f"{deps}/lib/libcrypto.a" if os.path.exists(f"{deps}/lib/libcrypto.a") else "-lcrypto"
-    cuda = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("nvcc"))))
-    cudnn = os.environ.get("CUDNN")
-    extra = [f"{cudnn}/lib/libcudnn.so.9", f"-Wl,-rpath,{cudnn}/lib", "-lnvrtc"] if cudnn else []
-    return [gtest, crypto, f"-L{cuda}/lib64", "-lcudart_static", "-ldl", "-lrt", "-lpthread", *extra]
-
-
-def build_mutant(out, mutant, folder):
-    _, path, old, new, (unit, program, _) = mutant
-    shutil.copytree(os.path.join(ROOT, "src"), os.path.join(folder, "src"))
-    target = os.path.join(folder, KERNELS, path)
-    text = open(target).read()
-    if text.count(old) != 1:
-        return f"pattern occurs {text.count(old)} times in {path}"
-    open(target, "w").write(text.replace(old, new))
-    built = subprocess.run(
-        ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-O3", "-std=c++20", "--expt-relaxed-constexpr",
-         f"-I{folder}/src", "-c", f"{folder}/{KERNELS}/{unit}.cu", "-o", f"{folder}/mutant.o"],
-        capture_output=True, text=True)
-    if built.returncode != 0:
-        return "does not compile: " + built.stderr[-300:]
-    objects = [o for o in glob.glob(f"{out}/[ihkl]_*.o") if os.path.basename(o) != f"k_{unit}.o"]
-    linked = subprocess.run(["g++", "-o", f"{folder}/test", f"{out}/m_{program}.o", f"{out}/gtest_main.o",
-                             f"{folder}/mutant.o", *objects, *link_flags()], capture_output=True, text=True)
-    return "" if linked.returncode == 0 else "does not link: " + linked.stderr[-300:]
-
-
-def run_test(program, test_filter, fail_fast):
-    command = [program, f"--gtest_filter={test_filter}"] + (["--gtest_fail_fast"] if fail_fast else [])
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return "hangs", ""
-    if "ASYMKV_TEST_SKIPPED_ENTIRELY" in done.stdout:
-        return "no device", ""
-    reasons = [line for line in done.stdout.splitlines() if "differ" in line or "scales" in line or "Which" in line
-               or "keys:" in line or "values:" in line or "Expected" in line or "failed" in line]
-    return ("passes" if done.returncode == 0 else "fails"), (reasons[0].strip() if reasons else done.stdout[-200:])
-
-
-def judge(out, mutant):
-    with tempfile.TemporaryDirectory() as folder:
-        problem = build_mutant(out, mutant, folder)
-        if problem:
-            return {"mutant": mutant[0], "verdict": "broken", "why": problem}
-        verdict, why = run_test(f"{folder}/test", mutant[4][2], True)
-    killed = verdict in ("fails", "hangs")
-    return {"mutant": mutant[0], "file": mutant[1], "test": mutant[4][1], "verdict": "killed" if killed else "SURVIVED",
-            "why": why if verdict != "hangs" else "the test program hangs"}
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", help="folder of a finished bench/gpu_build.sh")
-    parser.add_argument("--json", help="write the verdicts here")
-    args = parser.parse_args()
-    programs = sorted({m[4][1:] for m in MUTANTS})
-    clean = {f"{p} {f}": run_test(f"{args.out}/{p}", f, False)[0] for p, f in programs}
-    print("clean:", clean)
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2))) as pool:
-        rows = list(pool.map(lambda m: judge(args.out, m), MUTANTS))
-    for row in rows:
-        print(f"{row['verdict']:9} {row['mutant']:42} {row['why'][:110]}")
-    if args.json:
-        json.dump({"clean": clean, "mutants": rows}, open(args.json, "w"), indent=1)
-    all_pass = all(v == "passes" for v in clean.values())
-    return 0 if all_pass and all(r["verdict"] == "killed" for r in rows) else 1
-
+SUITE = gpu_mutation.Suite(__doc__, MUTANTS,
+                           ("differ", "scales", "Which", "keys:", "values:", "Expected", "failed"))
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(gpu_mutation.main(SUITE))
