@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kernels/cuda/gpu_test_support.h"
 #include "asymkv/kernels/cuda/testing.h"
 
 // Device tests. Without a GPU every test says SKIPPED, and the program prints the mark that makes ctest say so too.
@@ -12,16 +13,7 @@ namespace {
 
 using testing::DecodeCase;
 using testing::DecodeOutcome;
-
-bool have_device() {
-  static const bool have = [] {
-    const DeviceList list = list_devices();
-    const bool usable = !list.devices.empty() && list.devices.front().compute_capability == 90;
-    if (!usable) std::cout << "ASYMKV_TEST_SKIPPED_ENTIRELY: " << list.why_none << "\n";
-    return usable;
-  }();
-  return have;
-}
+using testing::have_device;
 
 struct NamedFormat {
   const char* name;

@@ -11,6 +11,7 @@
 
 #include "asymkv/device/cuda/cuda_error.h"
 #include "asymkv/kernels/backends.h"
+#include "asymkv/kernels/cuda/gpu_test_support.h"
 #include "asymkv/kernels/cuda/prefill_launch.h"
 #include "asymkv/kv/tiled_layout.h"
 #include "asymkv/ops/attention.h"
@@ -20,15 +21,11 @@
 namespace asymkv::cuda {
 namespace {
 
+using testing::for_each_format;
+using testing::have_device;
+
 constexpr double kRopeTheta = 1e6;
 constexpr int64_t kMaxPosition = 1024;
-
-bool have_device() {
-  const DeviceList list = list_devices();
-  const bool usable = !list.devices.empty() && list.devices.front().compute_capability == 90;
-  if (!usable) std::cout << "ASYMKV_TEST_SKIPPED_ENTIRELY: " << list.why_none << "\n";
-  return usable;
-}
 
 DecodeConfig config_of(const KvFormat& format, int64_t head_dim) {
   return {.key = format.key.dtype,
@@ -196,18 +193,6 @@ class StoredContext {
   LayerScales fixed_{.key = 0.043F, .value = 0.027F};
   KeyTransform transform_;
 };
-
-constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
-
-template <typename Check>
-void for_each_format(DType native, Check check) {
-  for (const char* name : kFormats) {
-    for (const ScaleKind scale : {ScaleKind::kFixed, ScaleKind::kDynamic}) {
-      if (std::string_view(name).starts_with("ki8") && scale == ScaleKind::kFixed) continue;
-      check(parse_kv_format(name, native, scale));
-    }
-  }
-}
 
 TEST(Widen, EqualsItsDefinitionByteForByte) {
   if (!have_device()) GTEST_SKIP() << "no Hopper GPU";

@@ -11,6 +11,7 @@
 
 #include "asymkv/device/cuda/cuda_error.h"
 #include "asymkv/kernels/backends.h"
+#include "asymkv/kernels/cuda/gpu_test_support.h"
 #include "asymkv/kernels/cuda/key_norm.h"
 #include "asymkv/kernels/cuda/write_checks.h"
 #include "asymkv/kernels/cuda/write_kernel.h"
@@ -22,12 +23,8 @@
 namespace asymkv::cuda {
 namespace {
 
-bool have_device() {
-  const DeviceList list = list_devices();
-  const bool usable = !list.devices.empty() && list.devices.front().compute_capability == 90;
-  if (!usable) std::cout << "ASYMKV_TEST_SKIPPED_ENTIRELY: " << list.why_none << "\n";
-  return usable;
-}
+using testing::for_each_format;
+using testing::have_device;
 
 struct WriteCase {
   KvFormat format;
@@ -269,19 +266,6 @@ std::vector<int64_t> prompt_slots() {  // 70 tokens from the middle of page 7 on
   slots[30] = -1;
   for (int64_t s = 0; s < 11; ++s) slots.push_back(4 * 16 + s);
   return slots;
-}
-
-constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
-
-// Calls `check` with every format under fixed and dynamic scales.
-template <typename Check>
-void for_each_format(DType native, Check check) {
-  for (const char* name : kFormats) {
-    for (const ScaleKind scale : {ScaleKind::kFixed, ScaleKind::kDynamic}) {
-      if (std::string_view(name).starts_with("ki8") && scale == ScaleKind::kFixed) continue;
-      check(parse_kv_format(name, native, scale));
-    }
-  }
 }
 
 TEST(Writer, BytesScalesAndCountersOfEveryFormat) {
