@@ -42,6 +42,37 @@ def split(pattern, behavior, invert=False):
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
 
 
+def sentencepiece_json(normalizer, pre_tokenizer, first_decoder, **changes):
+    tokens = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "ab", "\u2581ab"]
+    model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "unk_token": "<unk>",
+             "merges": [["a", "b"], ["\u2581", "ab"]], "fuse_unk": True, "byte_fallback": True}
+    model.update(changes)
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": "<unk>", "special": True}, {"id": 1, "content": "<s>", "special": True},
+                         {"id": len(tokens), "content": "<w>", "normalized": True}],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [first_decoder, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]},
+        "model": model,
+    }
+
+
+def sentencepiece_files():
+    mark = "\u2581"
+    replace = lambda old, new: {"type": "Replace", "pattern": {"String": old}, "content": new}
+    prepend = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark}, replace(" ", mark)]}
+    metaspace = lambda scheme: {"type": "Metaspace", "replacement": mark, "prepend_scheme": scheme, "split": True}
+    return {
+        "llama2.json": sentencepiece_json(prepend, None, replace(mark, " ")),
+        "gemma.json": sentencepiece_json(
+            replace(" ", mark), split({"String": " "}, "MergedWithPrevious"), replace(mark, " "), ignore_merges=True),
+        "metaspace.json": sentencepiece_json(None, metaspace("first"), metaspace("always"), fuse_unk=False),
+    }
+
+
 def text(value):
     data = value.encode()
     return struct.pack("<Q", len(data)) + data
@@ -75,6 +106,7 @@ def main():
         "literal.json": tokenizer_json([split({"String": " "}, "MergedWithNext", True)], model={"ignore_merges": True}),
         "classes.json": tokenizer_json([split({"Regex": r"(?<=\d)[\s\S]{1,3}?|[^\w-]+"}, "Contiguous")]),
         "dropped.json": tokenizer_json([], model={"unk_token": None}),
+        **sentencepiece_files(),
     }
     for name, content in files.items():
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()

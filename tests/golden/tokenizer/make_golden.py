@@ -9,6 +9,8 @@ the two models of scripts/fetch_model.py)
   <name>.json     for each tokenizer what the reference answers: ids with special tokens parsed, ids without (only
                   where different), decoded text (only where it is not the string), and texts of random ids
   variants.json   small.json under merge patches (one construct each), on the strings with `index % 24 == 0`
+  llama2.json, gemma.json          SentencePiece's kind as Llama 2 and Gemma publish it, trained here
+  sentencepiece_variants.json      llama2.json under merge patches, as variants.json
 """
 
 import copy
@@ -128,6 +130,80 @@ def train_small() -> Tokenizer:
     return tokenizer
 
 
+MARK = "\u2581"
+
+
+def train_sentencepiece(normalizer, pre_tokenizer, decoder, added: list) -> Tokenizer:
+    """BPE on characters with byte_fallback; most characters of the strings are spelled in bytes."""
+    named = ["<unk>", "<s>", "</s>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    learner = Tokenizer(models.BPE())
+    learner.normalizer, learner.pre_tokenizer = normalizer, pre_tokenizers.Split(MARK, "merged_with_next")
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, limit_alphabet=90, special_tokens=named + byte_tokens, show_progress=False)
+    learner.train_from_iterator([*PROSE, *CODE] * 2, trainer)
+    learned = json.loads(learner.to_str())["model"]
+    merges = [tuple(rule) for rule in learned["merges"]]
+    tokenizer = Tokenizer(models.BPE(learned["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer, tokenizer.decoder = normalizer, decoder
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in named])
+    for token in added:
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def train_llama2() -> Tokenizer:
+    normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    decoder = decoders.Sequence(
+        [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    added = [AddedToken("<|im_start|>", special=True, normalized=False), AddedToken("<|im_end|>", special=True, rstrip=True, normalized=False),
+             AddedToken("<w>", normalized=True), AddedToken("fox", single_word=True, normalized=True)]
+    return train_sentencepiece(normalizer, None, decoder, added)
+
+
+def train_gemma() -> Tokenizer:
+    decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    # Gemma publishes its runs of spaces and newlines as added tokens that are not special.
+    added = [AddedToken("<|im_start|>", special=True, normalized=False), AddedToken("<|im_end|>", special=True, normalized=False),
+             *(AddedToken(token, normalized=False) for token in ("\n\n", "\n\n\n", MARK * 2, MARK * 3, MARK * 4, "<tool_call>"))]
+    return train_sentencepiece(
+        normalizers.Replace(" ", MARK), pre_tokenizers.Split(" ", "merged_with_previous"), decoder, added)
+
+
+def sentencepiece_patches(llama2: dict) -> dict[str, dict]:
+    def metaspace(scheme: str, split: bool) -> dict:
+        step = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme, "split": split}
+        return {"normalizer": None, "pre_tokenizer": step}
+
+    named = llama2["added_tokens"][:3]
+    some_bytes = {f"<0x{byte:02X}>": None for byte in (0xE4, 0xC3, 0x9F, 0x00)}
+    fallback, fuse = {"type": "ByteFallback"}, {"type": "Fuse"}
+    spaces = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
+    strip = lambda start: {"type": "Strip", "content": " ", "start": start, "stop": 0}
+    decoder = lambda *steps: {"decoder": {"type": "Sequence", "decoders": list(steps)}}
+    marks = lambda scheme: {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme, "split": True}
+    return {
+        **{f"metaspace_{scheme}_{split}": metaspace(scheme, split)
+           for scheme in ("first", "always", "never") for split in (True, False)},
+        "metaspace_behind_prepend": {"pre_tokenizer": metaspace("always", True)["pre_tokenizer"]},
+        "metaspace_behind_digits": {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Digits", "individual_digits": True}, metaspace("first", False)["pre_tokenizer"]]}},
+        "nfc_first": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, llama2["normalizer"]]}},
+        "no_normalizer": {"normalizer": None},
+        "ignore_merges": {"model": {"ignore_merges": True}, **metaspace("always", True)},
+        "bytes_missing": {"model": {"vocab": some_bytes}, "added_tokens": named},
+        "bytes_missing_not_fused": {"model": {"vocab": some_bytes, "fuse_unk": False}, "added_tokens": named},
+        "bytes_missing_dropped": {"model": {"vocab": some_bytes, "unk_token": None}, "added_tokens": named},
+        "decoder_metaspace": decoder(marks("always"), fallback, fuse),
+        "decoder_metaspace_never": decoder(marks("never"), fallback),
+        "decoder_strip_3": decoder(spaces, fallback, fuse, strip(3)),
+        "decoder_strip_0": decoder(spaces, fallback, fuse, strip(0)),
+    }
+
+
 def from_gguf(path: pathlib.Path) -> Tokenizer:
     fields = gguf.GGUFReader(path).fields
     get = lambda key: fields[f"tokenizer.ggml.{key}"].contents()
@@ -224,6 +300,14 @@ def merge_patch(target, patch):
     return target
 
 
+def make_variants(base: dict, patched: dict[str, dict], strings: list[str]) -> dict:
+    variants = {}
+    for name, patch in patched.items():
+        tokenizer = Tokenizer.from_str(json.dumps(merge_patch(copy.deepcopy(base), patch)))
+        variants[name] = {"patch": patch, "golden": golden(tokenizer, strings[::24], 5)}
+    return variants
+
+
 def write(name: str, content) -> None:
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # One entry a line keeps the file readable and its changes small.
@@ -242,11 +326,14 @@ def main() -> None:
     write("byte_golden.json", golden(Tokenizer.from_file(str(ROOT / "models/probe-robust/tokenizer.json")), strings))
     write("smollm2_golden.json", golden(from_gguf(MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf"), strings))
     write("qwen2_golden.json", golden(from_gguf(MODELS / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"), strings))
-    variants = {}
-    for name, patch in patches(small_json).items():
-        patched = Tokenizer.from_str(json.dumps(merge_patch(copy.deepcopy(small_json), patch)))
-        variants[name] = {"patch": patch, "golden": golden(patched, strings[::24], 5)}
-    write("variants.json", variants)
+    write("variants.json", make_variants(small_json, patches(small_json), strings))
+    llama2, gemma = train_llama2(), train_gemma()
+    llama2_json = json.loads(llama2.to_str())
+    write("llama2.json", llama2_json)
+    write("llama2_golden.json", golden(llama2, strings))
+    write("gemma.json", json.loads(gemma.to_str()))
+    write("gemma_golden.json", golden(gemma, strings))
+    write("sentencepiece_variants.json", make_variants(llama2_json, sentencepiece_patches(llama2_json), strings))
 
 
 if __name__ == "__main__":

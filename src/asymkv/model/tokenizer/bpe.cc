@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/model/tokenizer/byte_level.h"
@@ -116,7 +117,11 @@ Bpe::Bpe(const TokenizerDefinition& definition)
   }
   if (!definition.ignore_merges) return;
   for (const auto& [token, id] : definition.ids) {
-    if (auto bytes = from_byte_level(token)) whole_words_.emplace(std::move(*bytes), id);
+    if (character_level_) {
+      whole_words_.emplace(token, id);
+    } else if (auto bytes = from_byte_level(token)) {
+      whole_words_.emplace(std::move(*bytes), id);
+    }
   }
 }
 
@@ -144,29 +149,31 @@ std::vector<Bpe::Symbol> Bpe::initial_symbols(std::string_view word) const {
 
 std::vector<Bpe::Symbol> Bpe::initial_characters(std::string_view word) const {
   std::vector<Symbol> symbols;
-  bool in_unknown = false;
   const auto add = [&symbols](int32_t id) {
     const auto place = static_cast<int32_t>(symbols.size());
     symbols.push_back({id, place - 1, place + 1});
+  };
+  // The reference holds an unknown back until a character with a token, or without fusing another unknown, follows: it
+  // comes behind characters spelled in bytes.
+  bool holds_unknown = false;
+  const auto add_held = [&] {
+    if (std::exchange(holds_unknown, false)) add(*unknown_);
   };
   for (size_t pos = 0; pos < word.size();) {
     const size_t begin = pos;
     next_code_point(word, pos);
     const std::string_view character = word.substr(begin, pos - begin);
     if (const auto it = character_ids_.find(character); it != character_ids_.end()) {
+      add_held();
       add(it->second);
-      in_unknown = false;
-      continue;
-    }
-    const bool spelled =
-        std::ranges::all_of(character, [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; });
-    if (spelled) {
+    } else if (std::ranges::all_of(character, [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; })) {
       for (const char c : character) add(byte_ids_[static_cast<unsigned char>(c)]);
-    } else if (unknown_ && !(fuse_unknown_ && in_unknown)) {
-      add(*unknown_);
+    } else if (unknown_) {
+      if (!fuse_unknown_) add_held();
+      holds_unknown = true;
     }
-    in_unknown = !spelled;
   }
+  add_held();
   if (!symbols.empty()) symbols.back().next = -1;
   return symbols;
 }

@@ -84,7 +84,8 @@ std::string definition_sha256(const TokenizerDefinition& definition) {
   hash.add(static_cast<int64_t>(definition.merges.size()));
   for (const MergeRule& rule : definition.merges) hash.add({rule.left, rule.right, rule.merged});
   hash.add(definition.unknown);
-  add_flags(hash, {definition.fuse_unknown, definition.ignore_merges, definition.nfc});
+  const bool only_nfc = definition.normalizer == std::vector{NormalizerStep::kNfc};
+  add_flags(hash, {definition.fuse_unknown, definition.ignore_merges, only_nfc});
   hash.add(static_cast<int64_t>(definition.steps.size()));
   for (const PreTokenizerStep& step : definition.steps) {
     hash.add(static_cast<int64_t>(step.kind));
@@ -98,9 +99,16 @@ std::string definition_sha256(const TokenizerDefinition& definition) {
     hash.add(int64_t{token.id});
     add_flags(hash, {token.special, token.normalized, token.lstrip, token.rstrip, token.single_word});
   }
+  // What follows is left out where there is none of it: hashes of byte-level tokenizers are in published records.
+  if (!only_nfc && !definition.normalizer.empty()) {
+    hash.add("normalizer");
+    hash.add(static_cast<int64_t>(definition.normalizer.size()));
+    for (const NormalizerStep step : definition.normalizer) hash.add(static_cast<int64_t>(step));
+  }
   if (definition.character_level) {
     hash.add("character level");
-    add_flags(hash, {definition.space_prefix});
+    hash.add(definition.stripped_spaces);
+    add_flags(hash, {definition.first_marks_dropped});
   }
   hash.add(definition.prefix);
   hash.add(definition.suffix);

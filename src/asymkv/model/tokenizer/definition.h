@@ -33,9 +33,19 @@ struct AddedToken {
 // What a match becomes, in the words of tokenizer.json.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
+// One step of normalisation; steps run in order on every part of the text between added tokens.
+enum class NormalizerStep {
+  kNfc,
+  kPrependMark,  // U+2581 in front of a part that is not empty
+  kMarkSpaces,   // every space becomes U+2581
+};
+
 // One step of pre-tokenisation; steps run in order, each on every piece of the step before.
 struct PreTokenizerStep {
-  enum class Kind { kSplitRegex, kSplitLiteral, kPrefixSpace } kind = Kind::kSplitRegex;
+  // The space marks spell spaces as U+2581 and put one in front of a piece that has none there: never, only where the
+  // piece begins the whole text, or always.
+  enum class Kind { kSplitRegex, kSplitLiteral, kPrefixSpace, kSpaceMark, kFirstSpaceMark, kEachSpaceMark };
+  Kind kind = Kind::kSplitRegex;
   std::string pattern;  // Oniguruma's dialect, or the literal
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;  // matches and gaps change places
@@ -55,11 +65,14 @@ struct TokenizerDefinition {
   std::optional<int32_t> unknown;   // for a byte that has no token; without it such a byte is dropped
   bool fuse_unknown = false;        // a run of them gives one token
   bool ignore_merges = false;       // a word that is a token is not merged but looked up
-  bool nfc = false;
+  std::vector<NormalizerStep> normalizer;
   // SentencePiece's way instead of byte-level BPE: a space is spelled U+2581, symbols are characters, and a character
   // without a token is spelled in tokens "<0x00>" .. "<0xFF>".
   bool character_level = false;
-  bool space_prefix = false;  // character_level only: a space is put before a text and taken off what is decoded
+  // character_level only, of decoded text: so many spaces at most are taken off its begin; the space marks of the first
+  // token are dropped.
+  int64_t stripped_spaces = 0;
+  bool first_marks_dropped = false;
   std::vector<PreTokenizerStep> steps;
   std::vector<AddedToken> added_tokens;
   std::vector<int32_t> prefix, suffix;  // put around a text by add_special

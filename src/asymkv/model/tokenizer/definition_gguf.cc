@@ -35,7 +35,7 @@ PreTokenizerStep split_step(const char* pattern) {
 // The pre-tokenizer and normalizer that the name stands for in the models' published tokenizer.json.
 void set_pre_tokenizer(const GgufTokenizerData& data, TokenizerDefinition& definition) {
   if (data.pre == "qwen2") {
-    definition.nfc = true;
+    definition.normalizer = {NormalizerStep::kNfc};
     definition.steps = {split_step(kQwen2Pattern)};
   } else if (data.pre == "llama-bpe" || data.pre == "dbrx") {
     definition.steps = {split_step(kLlama3Pattern)};
@@ -164,7 +164,11 @@ void set_sentencepiece(const GgufTokenizerData& data, TokenizerDefinition& defin
       throw_bad_input("{}: tokenizer.ggml.scores[{}] is not a number", definition.origin, i);
     if (data.token_types[i] == kUnknown && !definition.unknown) definition.unknown = static_cast<int32_t>(i);
   }
-  definition.space_prefix = data.add_space_prefix;
+  if (data.add_space_prefix) {
+    definition.normalizer.push_back(NormalizerStep::kPrependMark);
+    definition.stripped_spaces = 1;
+  }
+  definition.normalizer.push_back(NormalizerStep::kMarkSpaces);
   definition.fuse_unknown = true;
   for (const ScoredMerge& merge : scored_merges(data, definition)) definition.merges.push_back(merge.rule);
 }

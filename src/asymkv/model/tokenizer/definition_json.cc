@@ -31,9 +31,6 @@ void check_model_kind(const Json& model, const std::string& where) {
   if (number_or(model, "dropout", 0, where) != 0) throw_unsupported("{}: dropout is not supported", where);
   refuse_text(model, "continuing_subword_prefix", where);
   refuse_text(model, "end_of_word_suffix", where);
-  if (bool_or(model, "byte_fallback", false, where)) {
-    throw_unsupported("{}: byte_fallback is not supported, only byte-level BPE is", where);
-  }
 }
 
 void set_token(TokenizerDefinition& definition, const std::string& token, int64_t id, const std::string& where) {
@@ -85,6 +82,7 @@ void read_model(const Json& model, const std::string& where, TokenizerDefinition
   check_model_kind(model, where);
   read_vocab(model, where, definition);
   read_merges(model, where, definition);
+  definition.character_level = bool_or(model, "byte_fallback", false, where);
   definition.fuse_unknown = bool_or(model, "fuse_unk", false, where);
   definition.ignore_merges = bool_or(model, "ignore_merges", false, where);
   const std::string unknown = string_or(model, "unk_token", "", where);
@@ -207,7 +205,7 @@ TokenizerDefinition definition_from_json(const Json& file, std::string_view orig
   read_normalizer(file, where, definition);
   read_pre_tokenizer(file, where, definition);
   read_post_processor(file, where, definition);
-  check_decoder(file, where);
+  read_decoder(file, where, definition);
   read_config(config, definition);
   return definition;
 }

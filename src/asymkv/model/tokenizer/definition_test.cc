@@ -37,7 +37,9 @@ const BadJson kBadJson[] = {
     {R"({"model":null})", kBad, "field \"model\" is missing"},
     {R"({"model":[]})", kBad, "model must be an object, found array"},
     {R"({"model":{"type":"Unigram"}})", kUnserved, "type \"Unigram\" is not supported"},
-    {R"({"model":{"byte_fallback":true}})", kUnserved, "byte_fallback is not supported"},
+    {R"({"model":{"byte_fallback":true}})", kUnserved,
+     "pretokenizers[1]: type \"ByteLevel\" is not supported, only Split, Digits and (with byte_fallback) Metaspace "
+     "are"},
     {R"({"model":{"byte_fallback":1}})", kBad, "field \"byte_fallback\" must be true or false"},
     {R"({"model":{"dropout":0.1}})", kUnserved, "dropout"},
     {R"({"model":{"end_of_word_suffix":"</w>"}})", kUnserved, "end_of_word_suffix"},
@@ -68,7 +70,8 @@ const BadJson kBadJson[] = {
     {R"({"added_tokens":[{"id":2000000000,"content":"<new>"}]})", kBad, "expected 900"},
     {R"({"added_tokens":[{"id":900,"content":"<new>","color":1}]})", kUnserved, "field \"color\" is not known"},
     {R"({"added_tokens":[{"id":900,"content":"<a>"},{"id":901,"content":"<a>"}]})", kBad, "is there twice"},
-    {R"({"normalizer":{"type":"Lowercase"}})", kUnserved, "normalizer: type \"Lowercase\" is not supported, only NFC"},
+    {R"({"normalizer":{"type":"Lowercase"}})", kUnserved,
+     "normalizer: type \"Lowercase\" is not supported, only NFC, Prepend"},
     {R"({"normalizer":"NFC"})", kBad, "normalizer must be a JSON object"},
     {R"({"pre_tokenizer":null})", kUnserved, "pre_tokenizer: there is no ByteLevel step"},
     {R"({"pre_tokenizer":{"type":"Metaspace"}})", kUnserved, "type \"Metaspace\" is not supported"},
@@ -95,14 +98,54 @@ const BadJson kBadJson[] = {
     {R"({"decoder":{"type":"WordPiece"}})", kUnserved, "decoder: type \"WordPiece\""},
 };
 
-TEST(DefinitionFromJson, EveryMalformedFileIsRefusedByName) {
-  const Json small = read_golden("small.json");
-  for (const BadJson& bad : kBadJson) {
+// Patches of llama2.json.
+const BadJson kBadSentencePiece[] = {
+    {R"({"model":{"type":"Unigram"}})", kUnserved, "type \"Unigram\" is not supported, only \"BPE\""},
+    {R"({"model":{"byte_fallback":false}})", kUnserved,
+     "there is no ByteLevel step, and the model has no byte_fallback"},
+    {R"({"normalizer":{"type":"Prepend","normalizers":null,"prepend":"x"}})", kUnserved,
+     "normalizer: prepend \"x\" is not supported"},
+    {R"({"normalizer":{"type":"Prepend","normalizers":null}})", kBad, "field \"prepend\" is missing"},
+    {R"({"normalizer":{"type":"Replace","normalizers":null,"pattern":{"String":"a"},"content":"\u2581"}})", kUnserved,
+     "normalizer.pattern: String \"a\" is not supported, only \" \" is"},
+    {R"({"normalizer":{"type":"Replace","normalizers":null,"pattern":{"Regex":" "},"content":"\u2581"}})", kUnserved,
+     "normalizer.pattern: field \"Regex\" is not known"},
+    {R"({"normalizer":{"type":"Replace","normalizers":null,"pattern":{"String":" "},"content":"_"}})", kUnserved,
+     "content \"_\" is not supported"},
+    {R"({"pre_tokenizer":{"type":"Metaspace"}})", kBad, "pre_tokenizer: field \"replacement\" is missing"},
+    {R"({"pre_tokenizer":{"type":"Metaspace","replacement":"_"}})", kUnserved, "replacement \"_\" is not supported"},
+    {R"({"pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"last"}})", kBad,
+     "prepend_scheme \"last\" is not known"},
+    {R"({"pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","add_prefix_space":false}})", kBad,
+     "add_prefix_space is false but prepend_scheme \"always\""},
+    {R"({"pre_tokenizer":{"type":"Whitespace"}})", kUnserved, "type \"Whitespace\" is not supported"},
+    {R"({"decoder":null})", kUnserved, "decoder: there is no decoder"},
+    {R"({"decoder":{"type":"ByteLevel","decoders":null}})", kUnserved, "decoder: type \"ByteLevel\" is not supported"},
+    {R"({"decoder":{"decoders":[]}})", kUnserved, "decoder: there is no ByteFallback step"},
+    {R"({"decoder":{"decoders":[{"type":"ByteFallback"}]}})", kUnserved,
+     "decoder.decoders[0]: type \"ByteFallback\" is not supported, only Replace or Metaspace"},
+    {R"({"decoder":{"decoders":[{"type":"Metaspace","replacement":"\u2581"}]}})", kUnserved, "no ByteFallback step"},
+    {R"({"decoder":{"decoders":[{"type":"Metaspace","replacement":"\u2581"},{"type":"ByteFallback"},{"type":"Strip"}]}})",
+     kBad, "decoders[2]: field \"content\" is missing"},
+    {R"({"decoder":{"decoders":[{"type":"Metaspace","replacement":"\u2581"},{"type":"ByteFallback"},{"type":"Fuse"},
+        {"type":"Strip","content":" ","start":1,"stop":1}]}})",
+     kUnserved, "start 1 and stop 1 are not supported"},
+};
+
+template <size_t n>
+void expect_refused(const std::string& base, const BadJson (&table)[n]) {
+  const Json small = read_golden(base);
+  for (const BadJson& bad : table) {
     SCOPED_TRACE(bad.patch);
     Json file = small;
     file.merge_patch(parse_json(bad.patch, "patch"));
     expect_error([&] { Tokenizer::from_json(file, "FILE"); }, bad.code, bad.message);
   }
+}
+
+TEST(DefinitionFromJson, EveryMalformedFileIsRefusedByName) {
+  expect_refused("small.json", kBadJson);
+  expect_refused("llama2.json", kBadSentencePiece);
   expect_error([] { Tokenizer::from_json(Json(3), "FILE"); }, kBad, "must be an object");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "asymkv/base/error.h"
 
@@ -85,6 +86,94 @@ void read_digits(const Json& object, const std::string& where, TokenizerDefiniti
   definition.steps.push_back(std::move(step));
 }
 
+// A field that is served with one text only.
+void require_text(const Json& object, const char* field, std::string_view served, const std::string& where) {
+  const std::string text = require_string(object, field, where);
+  if (text != served) throw_unsupported("{}: {} \"{}\" is not supported, only \"{}\" is", where, field, text, served);
+}
+
+// Replace, as normaliser or decoder, of one literal by another.
+void check_replace(const Json& object, std::string_view from, std::string_view to, const std::string& where) {
+  check_keys(object, {"type", "pattern", "content"}, where);
+  const Json& pattern = require_field(object, "pattern", where);
+  check_keys(pattern, {"String"}, where + ".pattern");
+  require_text(pattern, "String", from, where + ".pattern");
+  require_text(object, "content", to, where);
+}
+
+// When Metaspace puts a mark in front, as the kind of step that does so.
+PreTokenizerStep::Kind read_metaspace_scheme(const Json& object, const std::string& where) {
+  check_keys(object, {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"}, where);
+  require_text(object, "replacement", kSpaceMark, where);
+  const std::string scheme = string_or(object, "prepend_scheme", "always", where);
+  // The older field may say no more than the newer one; the reference refuses a contradiction too.
+  if (!bool_or(object, "add_prefix_space", true, where) && scheme != "never") {
+    throw_bad_input("{}: add_prefix_space is false but prepend_scheme \"{}\"", where, scheme);
+  }
+  if (scheme == "always") return PreTokenizerStep::Kind::kEachSpaceMark;
+  if (scheme == "first") return PreTokenizerStep::Kind::kFirstSpaceMark;
+  if (scheme == "never") return PreTokenizerStep::Kind::kSpaceMark;
+  throw_bad_input("{}: prepend_scheme \"{}\" is not known", where, scheme);
+}
+
+void read_metaspace(const Json& object, const std::string& where, TokenizerDefinition& definition) {
+  PreTokenizerStep spell;
+  spell.kind = read_metaspace_scheme(object, where);
+  definition.steps.push_back(spell);
+  if (!bool_or(object, "split", true, where)) return;
+  PreTokenizerStep split;
+  split.kind = PreTokenizerStep::Kind::kSplitLiteral;
+  split.pattern = kSpaceMark;
+  split.behavior = SplitBehavior::kMergedWithNext;
+  split.field = where;
+  definition.steps.push_back(std::move(split));
+}
+
+int64_t read_strip(const Json& object, const std::string& where) {
+  check_keys(object, {"type", "content", "start", "stop"}, where);
+  require_text(object, "content", " ", where);
+  const int64_t start = require_int(object, "start", where);
+  const int64_t stop = require_int(object, "stop", where);
+  if (start < 0 || stop != 0) {
+    throw_unsupported("{}: start {} and stop {} are not supported, stop must be 0", where, start, stop);
+  }
+  return start;
+}
+
+// [Replace or Metaspace] [ByteFallback] [Fuse] [Strip]: marks to spaces, byte tokens to text, then the whole text's
+// begin. Another order would mean another text.
+void read_character_decoder(const Json& file, const std::string& field, TokenizerDefinition& definition) {
+  enum Stage { kNone, kSpelled, kBytes, kFused, kStripped } stage = kNone;
+  const auto advance = [&stage](Stage from, Stage to) {
+    return std::exchange(stage, stage == from ? to : kNone) == from;
+  };
+  if (!has_value(file, "decoder")) throw_unsupported("{}: there is no decoder", field);
+  for_each_step(
+      file["decoder"], "decoders", field, [&](const std::string& type, const Json& step, const std::string& where) {
+        bool in_order = false;
+        if (type == "Replace") {
+          in_order = advance(kNone, kSpelled);
+          check_replace(step, kSpaceMark, " ", where);
+        } else if (type == "Metaspace") {
+          in_order = advance(kNone, kSpelled);
+          definition.first_marks_dropped = read_metaspace_scheme(step, where) != PreTokenizerStep::Kind::kSpaceMark;
+        } else if (type == "ByteFallback") {
+          in_order = advance(kSpelled, kBytes);
+          check_keys(step, {"type"}, where);
+        } else if (type == "Fuse") {
+          in_order = advance(kBytes, kFused);
+          check_keys(step, {"type"}, where);
+        } else if (type == "Strip") {
+          in_order = advance(kFused, kStripped);
+          definition.stripped_spaces = read_strip(step, where);
+        }
+        if (!in_order) {
+          refuse_type(type, "Replace or Metaspace, ByteFallback, Fuse and Strip in this order are", where);
+        }
+      });
+  if (stage < kBytes) throw_unsupported("{}: there is no ByteFallback step", field);
+}
+
 // Ids of one entry of "special_tokens", by its name.
 std::vector<int32_t> template_ids(const Json& processor, const std::string& name, const std::string& where,
                                   const TokenizerDefinition& definition) {
@@ -158,14 +247,26 @@ void read_normalizer(const Json& file, const std::string& where, TokenizerDefini
   if (!has_value(file, "normalizer")) return;
   for_each_step(file["normalizer"], "normalizers", where + ": normalizer",
                 [&](const std::string& type, const Json& step, const std::string& step_where) {
-                  if (type != "NFC") refuse_type(type, "NFC is", step_where);
-                  check_keys(step, {"type"}, step_where);
-                  definition.nfc = true;
+                  if (type == "NFC") {
+                    check_keys(step, {"type"}, step_where);
+                    definition.normalizer.push_back(NormalizerStep::kNfc);
+                  } else if (type == "Prepend") {
+                    check_keys(step, {"type", "prepend"}, step_where);
+                    require_text(step, "prepend", kSpaceMark, step_where);
+                    definition.normalizer.push_back(NormalizerStep::kPrependMark);
+                  } else if (type == "Replace") {
+                    check_replace(step, " ", kSpaceMark, step_where);
+                    definition.normalizer.push_back(NormalizerStep::kMarkSpaces);
+                  } else {
+                    refuse_type(type, "NFC, Prepend and Replace are", step_where);
+                  }
                 });
 }
 
 void read_pre_tokenizer(const Json& file, const std::string& where, TokenizerDefinition& definition) {
   const std::string field = where + ": pre_tokenizer";
+  const char* const served = definition.character_level ? "Split, Digits and (with byte_fallback) Metaspace are"
+                                                        : "Split, Digits and (without byte_fallback) ByteLevel are";
   bool byte_level = false;
   if (has_value(file, "pre_tokenizer")) {
     for_each_step(file["pre_tokenizer"], "pretokenizers", field,
@@ -175,15 +276,19 @@ void read_pre_tokenizer(const Json& file, const std::string& where, TokenizerDef
                       definition.steps.push_back(read_split(step, step_where));
                     } else if (type == "Digits") {
                       read_digits(step, step_where, definition);
-                    } else if (type == "ByteLevel") {
+                    } else if (type == "Metaspace" && definition.character_level) {
+                      read_metaspace(step, step_where, definition);
+                    } else if (type == "ByteLevel" && !definition.character_level) {
                       read_byte_level(step, step_where, definition);
                       byte_level = true;
                     } else {
-                      refuse_type(type, "Split, Digits and ByteLevel are", step_where);
+                      refuse_type(type, served, step_where);
                     }
                   });
   }
-  if (!byte_level) throw_unsupported("{}: there is no ByteLevel step, and only byte-level BPE is supported", field);
+  if (!byte_level && !definition.character_level) {
+    throw_unsupported("{}: there is no ByteLevel step, and the model has no byte_fallback", field);
+  }
 }
 
 void read_post_processor(const Json& file, const std::string& where, TokenizerDefinition& definition) {
@@ -201,8 +306,9 @@ void read_post_processor(const Json& file, const std::string& where, TokenizerDe
                 });
 }
 
-void check_decoder(const Json& file, const std::string& where) {
+void read_decoder(const Json& file, const std::string& where, TokenizerDefinition& definition) {
   const std::string field = where + ": decoder";
+  if (definition.character_level) return read_character_decoder(file, field, definition);
   bool byte_level = false;
   if (has_value(file, "decoder")) {
     for_each_step(file["decoder"], "decoders", field,

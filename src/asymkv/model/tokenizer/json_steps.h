@@ -19,7 +19,8 @@ std::string short_dump(const Json& value);
 void read_normalizer(const Json& file, const std::string& where, TokenizerDefinition& definition);
 void read_pre_tokenizer(const Json& file, const std::string& where, TokenizerDefinition& definition);
 void read_post_processor(const Json& file, const std::string& where, TokenizerDefinition& definition);
-// The decoder must be ByteLevel: it decides nothing else here.
-void check_decoder(const Json& file, const std::string& where);
+// The decoder must undo the spelling: ByteLevel, or for character_level (set from model.byte_fallback) the space marks
+// and the bytes.
+void read_decoder(const Json& file, const std::string& where, TokenizerDefinition& definition);
 
 }  // namespace asymkv::tokenizer

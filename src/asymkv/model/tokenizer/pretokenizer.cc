@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "asymkv/model/tokenizer/normalizer.h"
 #include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
@@ -91,6 +92,16 @@ void apply_behavior(SplitBehavior behavior, std::vector<Span>& spans) {
   }
 }
 
+// The piece with its spaces spelled as `kind` says; `first`: it begins the whole text.
+std::string spell_spaces(PreTokenizerStep::Kind kind, std::string_view piece, bool first) {
+  if (kind == PreTokenizerStep::Kind::kPrefixSpace) return std::string(piece.starts_with(' ') ? "" : " ").append(piece);
+  const bool prepends =
+      kind == PreTokenizerStep::Kind::kEachSpaceMark || (kind == PreTokenizerStep::Kind::kFirstSpaceMark && first);
+  std::string spelled = replace_all(piece, " ", kSpaceMark);
+  if (prepends && !spelled.starts_with(kSpaceMark)) spelled.insert(0, kSpaceMark);
+  return spelled;
+}
+
 }  // namespace
 
 PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
@@ -102,17 +113,15 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-void PreTokenizer::split(std::string_view text, Matcher& matcher, Pieces& pieces) const {
+void PreTokenizer::split(std::string_view text, bool begins_text, Matcher& matcher, Pieces& pieces) const {
   if (!text.empty()) pieces.words.push_back(text);
   for (const Step& step : steps_) {
     std::vector<std::string_view> next;
     for (const std::string_view piece : pieces.words) {
       if (!step.pattern) {
-        if (!piece.starts_with(' ')) {
-          pieces.changed.push_back(std::make_unique<std::string>(1, ' '));
-          pieces.changed.back()->append(piece);
-        }
-        next.push_back(piece.starts_with(' ') ? piece : std::string_view(*pieces.changed.back()));
+        const bool first = begins_text && piece.data() == text.data();
+        pieces.changed.push_back(std::make_unique<std::string>(spell_spaces(step.definition.kind, piece, first)));
+        next.push_back(*pieces.changed.back());
         continue;
       }
       std::vector<Span> spans = find_spans(piece, *step.pattern, matcher);

@@ -1,5 +1,6 @@
 #include "asymkv/model/tokenizer/tokenizer.h"
 
+#include <unordered_map>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -7,7 +8,7 @@
 #include "asymkv/model/tokenizer/bpe.h"
 #include "asymkv/model/tokenizer/byte_level.h"
 #include "asymkv/model/tokenizer/definition.h"
-#include "asymkv/model/tokenizer/nfc.h"
+#include "asymkv/model/tokenizer/normalizer.h"
 #include "asymkv/model/tokenizer/pretokenizer.h"
 #include "asymkv/model/tokenizer/utf8.h"
 
@@ -22,7 +23,12 @@ struct Tokenizer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const;
-  void encode_normalized(std::string_view text, tokenizer::Matcher& matcher, std::vector<int32_t>& ids) const;
+
+  // What the reference's decoder sees of a token.
+  const std::string& spelling(size_t id) const {
+    const auto it = normalized_spellings.find(id);
+    return it == normalized_spellings.end() ? definition.tokens[id] : it->second;
+  }
 
   const tokenizer::TokenizerDefinition definition;
   const tokenizer::Bpe bpe;
@@ -32,22 +38,9 @@ struct Tokenizer::Impl {
   std::vector<bool> special;       // by id
   std::vector<bool> is_byte;       // by id: a byte token of a character-level vocabulary
   tokenizer::TokenIds added_ids;
+  std::unordered_map<size_t, std::string> normalized_spellings;  // of added tokens found in normalised text
   std::string sha256;
 };
-
-namespace {
-
-std::string replace(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t begin = 0;
-  for (size_t found = text.find(from); found != std::string_view::npos; found = text.find(from, begin)) {
-    out.append(text.substr(begin, found - begin)).append(to);
-    begin = found + from.size();
-  }
-  return out.append(text.substr(begin));
-}
-
-}  // namespace
 
 Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
     : definition(std::move(source)),
@@ -55,38 +48,32 @@ Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
       pre_tokenizer(definition.steps),
       special(definition.tokens.size(), false),
       sha256(tokenizer::definition_sha256(definition)) {
+  for (const AddedToken& token : definition.added_tokens) {
+    const auto id = static_cast<size_t>(token.id);
+    special[id] = token.special;
+    added_ids.emplace(token.content, token.id);
+    if (!token.normalized) {
+      in_raw_text.add(token.content, token);
+      continue;
+    }
+    std::string normalized = tokenizer::normalize(definition.normalizer, token.content);
+    in_normalized_text.add(normalized, token);
+    if (normalized != token.content) normalized_spellings.emplace(id, std::move(normalized));
+  }
   bytes.reserve(definition.tokens.size());
   // Added tokens too: the reference's decoder maps any token back that is spelled in the byte-level alphabet.
-  for (const std::string& token : definition.tokens) {
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    const std::string& token = spelling(id);
     const auto byte = definition.character_level ? tokenizer::byte_of_token(token) : std::nullopt;
     is_byte.push_back(byte.has_value());
     if (byte) {
       bytes.emplace_back(1, static_cast<char>(*byte));
     } else if (definition.character_level) {
-      bytes.push_back(replace(token, tokenizer::kSpaceMark, " "));
+      bytes.push_back(tokenizer::replace_all(token, tokenizer::kSpaceMark, " "));
     } else {
       bytes.push_back(tokenizer::from_byte_level(token).value_or(token));
     }
   }
-  for (const AddedToken& token : definition.added_tokens) {
-    special[static_cast<size_t>(token.id)] = token.special;
-    added_ids.emplace(token.content, token.id);
-    if (!token.normalized) {
-      in_raw_text.add(token.content, token);
-    } else {
-      in_normalized_text.add(definition.nfc ? tokenizer::normalize_nfc(token.content) : token.content, token);
-    }
-  }
-}
-
-void Tokenizer::Impl::encode_normalized(std::string_view text, tokenizer::Matcher& matcher,
-                                        std::vector<int32_t>& ids) const {
-  if (definition.character_level) {
-    std::string prefixed(definition.space_prefix ? 1 : 0, ' ');
-    prefixed.append(text);
-    return bpe.encode_word(replace(prefixed, " ", tokenizer::kSpaceMark), ids);
-  }
-  pre_tokenizer.for_each_word(text, matcher, [&](std::string_view word) { bpe.encode_word(word, ids); });
 }
 
 void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const {
@@ -96,13 +83,15 @@ void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special, std:
       ids.push_back(raw.token->id);
       continue;
     }
-    const std::string normalized = definition.nfc ? tokenizer::normalize_nfc(raw.text) : std::string(raw.text);
+    const std::string normalized = tokenizer::normalize(definition.normalizer, raw.text);
     for (const Segment& segment : in_normalized_text.split(normalized, parse_special)) {
       if (segment.token != nullptr) {
         ids.push_back(segment.token->id);
-      } else {
-        encode_normalized(segment.text, matcher, ids);
+        continue;
       }
+      const bool begins_text = raw.text.data() == text.data() && segment.text.data() == normalized.data();
+      pre_tokenizer.for_each_word(segment.text, begins_text, matcher,
+                                  [&](std::string_view word) { bpe.encode_word(word, ids); });
     }
   }
 }
@@ -185,17 +174,23 @@ std::string StreamDecoder::push(int32_t id) {
     return tokenizer::take_utf8(held_, false);
   }
   if (skipped || !impl.definition.has_token(id)) return {};
+  const bool is_first = std::exchange(at_first_token_, false);
   if (impl.is_byte[static_cast<size_t>(id)]) {
     held_ += tokenizer_.token_bytes(id);
     return {};
   }
-  return strip_prefix(end_byte_run() + tokenizer_.token_bytes(id));
+  const bool drops_marks = is_first && impl.definition.first_marks_dropped;
+  const std::string text =
+      drops_marks ? tokenizer::replace_all(impl.spelling(static_cast<size_t>(id)), tokenizer::kSpaceMark, "")
+                  : tokenizer_.token_bytes(id);
+  return strip_spaces(end_byte_run() + text);
 }
 
 std::string StreamDecoder::flush() {
   if (!tokenizer_.impl_->definition.character_level) return tokenizer::take_utf8(held_, true);
-  std::string text = strip_prefix(end_byte_run());
-  at_begin_ = true;
+  std::string text = strip_spaces(end_byte_run());
+  at_first_token_ = true;
+  num_stripped_ = 0;
   return text;
 }
 
@@ -208,10 +203,19 @@ std::string StreamDecoder::end_byte_run() {
   return text;
 }
 
-std::string StreamDecoder::strip_prefix(std::string text) {
-  if (text.empty()) return text;
-  if (std::exchange(at_begin_, false) && tokenizer_.impl_->definition.space_prefix && text.front() == ' ')
-    text.erase(0, 1);
+// The spaces may come with several tokens; what is no space ends them.
+std::string StreamDecoder::strip_spaces(std::string text) {
+  const int64_t most = tokenizer_.impl_->definition.stripped_spaces;
+  size_t begin = 0;
+  while (begin < text.size() && num_stripped_ < most) {
+    if (text[begin] != ' ') {
+      num_stripped_ = most;
+    } else {
+      ++num_stripped_;
+      ++begin;
+    }
+  }
+  text.erase(0, begin);
   return text;
 }
 

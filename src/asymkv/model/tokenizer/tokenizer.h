@@ -40,8 +40,8 @@ class GgufFile;
 // Copies the keys out of an opened file. Throws Error{kBadInput} naming the key that is missing or of another type.
 GgufTokenizerData read_gguf_tokenizer(const GgufFile& file);
 
-// A byte-level BPE tokenizer, or a SentencePiece one of the BPE kind (GGUF only). Immutable and cheap to copy; all
-// const members may be called from many threads.
+// A byte-level BPE tokenizer, or a SentencePiece one of the BPE kind. Immutable and cheap to copy; all const members
+// may be called from many threads.
 class Tokenizer {
  public:
   // Hugging Face tokenizer.json. `config` is the parsed tokenizer_config.json beside it, or null: it names bos_token
@@ -94,12 +94,13 @@ class StreamDecoder {
 
  private:
   std::string end_byte_run();
-  std::string strip_prefix(std::string text);
+  std::string strip_spaces(std::string text);
   Tokenizer tokenizer_;
   bool skip_special_;
   // A prefix of a UTF-8 sequence, or a run of byte tokens, which is one text or as many U+FFFD as it has bytes.
   std::string held_;
-  bool at_begin_ = true;
+  bool at_first_token_ = true;
+  int64_t num_stripped_ = 0;  // spaces taken off the begin; as many as there may be once something else has come
 };
 
 // The tokenizer of a model: a folder with tokenizer.json (and tokenizer_config.json, generation_config.json where

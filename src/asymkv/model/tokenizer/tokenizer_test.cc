@@ -32,15 +32,34 @@ TEST(TokenizerGolden, ByteTokenizerIsTheReferences) {
   expect_golden(tokenizer, read_golden("byte_golden.json"), golden_strings());
 }
 
-TEST(TokenizerGolden, EveryConstructIsTheReferences) {
-  const Json small = read_golden("small.json");
-  const Json variants = read_golden("variants.json");
+void expect_variants(const std::string& base_file, const std::string& variants_file) {
+  const Json base = read_golden(base_file);
+  const Json variants = read_golden(variants_file);
+  EXPECT_GT(variants.size(), 10U);
   for (const auto& [name, variant] : variants.items()) {
     SCOPED_TRACE(name);
-    Json file = small;
+    Json file = base;
     file.merge_patch(variant.at("patch"));
     expect_golden(Tokenizer::from_json(file, name), variant.at("golden"), golden_strings(24));
   }
+}
+
+TEST(TokenizerGolden, EveryConstructIsTheReferences) {
+  expect_variants("small.json", "variants.json");
+}
+
+TEST(TokenizerGolden, Llama2StyleIsTheReferences) {
+  const Tokenizer tokenizer = Tokenizer::from_json(read_golden("llama2.json"), "llama2.json");
+  expect_golden(tokenizer, read_golden("llama2_golden.json"), golden_strings());
+}
+
+TEST(TokenizerGolden, GemmaStyleIsTheReferences) {
+  const Tokenizer tokenizer = Tokenizer::from_json(read_golden("gemma.json"), "gemma.json");
+  expect_golden(tokenizer, read_golden("gemma_golden.json"), golden_strings());
+}
+
+TEST(TokenizerGolden, EverySentencePieceConstructIsTheReferences) {
+  expect_variants("llama2.json", "sentencepiece_variants.json");
 }
 
 TEST(TokenizerGolden, MergesInTheOlderFormGiveTheSameTokenizer) {
