@@ -30,7 +30,7 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
 void add_activations_option(CLI::App& command, int& activations) {
   command
       .add_option("--activations", activations,
-                  "32: FP32 activations; 16: rounded to 16 bits where few rows meet quantised weights, faster")
+                  "32: FP32 activations; 16: rounded to 16 bits where they meet quantised weights, faster")
       ->capture_default_str();
 }
 

@@ -1,5 +1,7 @@
 #include "asymkv/tensor/weight_matrix.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 
@@ -9,11 +11,18 @@ namespace asymkv {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+constexpr size_t kHugePageBytes = 2 << 20;
+
+// Memory of at least a huge page starts on one, and the system is asked for huge pages: a product reads whole matrices,
+// with fewer address translations.
+std::align_val_t alignment_of(size_t bytes) {
+  return bytes < kHugePageBytes ? kAlignment : std::align_val_t{kHugePageBytes};
+}
 
 }  // namespace
 
 void WeightMatrix::Free::operator()(std::byte* data) const {
-  ::operator delete(data, kAlignment);
+  ::operator delete(data, alignment);
 }
 
 WeightMatrix::WeightMatrix(int64_t row_elems) : in_(row_elems) {
@@ -42,8 +51,10 @@ std::span<std::byte> WeightMatrix::append(GgmlType type, int64_t num_rows) {
   part.num_rows = num_rows;
   part.row_bytes = in_ / traits.block_elems * traits.block_bytes;
   const auto bytes = static_cast<size_t>(num_rows * part.row_bytes);
-  auto* data = static_cast<std::byte*>(::operator new(bytes + static_cast<size_t>(kOverreadBytes), kAlignment));
-  memory_.emplace_back(data);
+  const std::align_val_t alignment = alignment_of(bytes);
+  auto* data = static_cast<std::byte*>(::operator new(bytes + static_cast<size_t>(kOverreadBytes), alignment));
+  memory_.emplace_back(data, Free{alignment});
+  if (bytes >= kHugePageBytes) ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint: refused where there are none
   std::memset(data + bytes, 0, static_cast<size_t>(kOverreadBytes));
   part.data = data;
   parts_.push_back(part);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,7 @@ class WeightMatrix {
 
  private:
   struct Free {
+    std::align_val_t alignment{};
     void operator()(std::byte* data) const;
   };
   int64_t in_ = 0;

@@ -15,9 +15,12 @@ constexpr int64_t kGroup = 32;            // depth is padded to whole groups
 constexpr int64_t kTaskBytes = 48 << 10;  // stored weights of one task with few rows
 constexpr int64_t kTileFloats =
     48 << 10;  // a depth step of one task's widened weights: stays in 512 KB of second-level cache
-constexpr int64_t kParallelProducts = 1 << 18;  // below this, threads cost more than they give
-constexpr int64_t kSumRows = 512;               // rows whose sums are kept between depth steps
-constexpr int64_t kStoredTaskRows = 4;          // outputs that a stored-row kernel takes at once
+constexpr int64_t kRoundedTileBytes = 224 << 10;  // a task's unpacked codes: about half of a second-level cache
+constexpr int64_t kRoundedStoredRows = 8;         // with more, unpacking a tile pays
+constexpr int64_t kParallelProducts = 1 << 18;    // below this, threads cost more than they give
+constexpr int64_t kParallelRounding = 1 << 16;    // activations
+constexpr int64_t kSumRows = 512;                 // rows whose sums are kept between depth steps
+constexpr int64_t kStoredTaskRows = 4;            // outputs that a stored-row kernel takes at once
 constexpr int64_t kMinTileRows = 12;
 constexpr int64_t kMaxTileRows = 96;
 
@@ -57,6 +60,13 @@ void widen_on_host(const Task& task, int64_t in, int64_t depth, float* tile) {
   }
 }
 
+// How one part of the matrix is multiplied.
+enum class Path { kStored, kTile, kI16, kI16Tile };
+struct PartPlan {
+  LinearKernels kernels;
+  Path path;
+};
+
 class Product {
  public:
   Product(const LinearParams& params, Activations activations, LinearScratch& scratch)
@@ -67,14 +77,19 @@ class Product {
         input_{params.x, in_, depth_},
         tile_(tile_kernels()) {
     if (depth_ != in_) pad_input();
-    bool stored = params.rows <= kStoredKernelRows && depth_ == in_;
+    bool rounded = false;
     for (const WeightPart& part : params.w->parts()) {
-      kernels_.push_back(linear_kernels(part.type));
-      stored = stored && kernels_.back().widen != nullptr;
+      const LinearKernels kernels = linear_kernels(part.type);
+      const bool has_codes = activations == Activations::kI16 && kernels.multiply_i16[0] != nullptr;
+      const bool stored = params.rows <= kStoredKernelRows && depth_ == in_ && kernels.widen != nullptr;
+      if (has_codes) {
+        plans_.push_back({kernels, params.rows <= kRoundedStoredRows ? Path::kI16 : Path::kI16Tile});
+      } else {
+        plans_.push_back({kernels, stored ? Path::kStored : Path::kTile});
+      }
+      rounded = rounded || has_codes;
     }
-    use_stored_ = stored;
-    use_i16_ = stored && activations == Activations::kI16;
-    if (use_i16_) round_input();
+    if (rounded) round_input();
     scratch.threads.resize(static_cast<size_t>(num_threads()));
   }
 
@@ -84,10 +99,15 @@ class Product {
     const std::vector<Task> tasks = make_tasks(*params_.w, rows_per_task);
     const auto run_task = [&](int64_t i, int thread_idx) {
       const Task& task = tasks[static_cast<size_t>(i)];
-      if (use_stored_) {
-        run_stored(task);
-      } else {
-        run_tile(task, scratch_.threads[static_cast<size_t>(thread_idx)]);
+      switch (plan_of(*task.part).path) {
+        case Path::kStored:
+          return run_stored(task);
+        case Path::kI16:
+          return run_i16(task);
+        case Path::kI16Tile:
+          return run_i16_tile(task, scratch_.threads[static_cast<size_t>(thread_idx)]);
+        case Path::kTile:
+          return run_tile(task, scratch_.threads[static_cast<size_t>(thread_idx)]);
       }
     };
     const auto num_tasks = static_cast<int64_t>(tasks.size());
@@ -106,33 +126,60 @@ class Product {
   }
 
   void round_input() {
-    const int64_t groups = depth_ / kGroup;
-    auto* codes = reinterpret_cast<int16_t*>(scratch_.codes.reserve((params_.rows * depth_ + 1) / 2));
+    const int64_t groups = round_up(depth_ / kGroup, kQuadGroups);
+    auto* codes = reinterpret_cast<int16_t*>(scratch_.codes.reserve(params_.rows * groups * kGroup / 2));
     float* scales = scratch_.x_scales.reserve(2 * params_.rows * groups);
     float* sums = scales + params_.rows * groups;
-    rounded_ = {codes, scales, sums, depth_};
-    for (int64_t r = 0; r < params_.rows; ++r) {
-      round_to_i16(params_.x + r * in_, depth_, codes + r * depth_, scales + r * groups, sums + r * groups);
-    }
+    rounded_ = {codes, scales, sums, depth_, groups};
+    const auto round_row = [&](int64_t r, int) {
+      const int64_t used = depth_ / kGroup;
+      round_to_i16(params_.x + r * in_, depth_, codes + r * groups * kGroup, scales + r * groups, sums + r * groups);
+      std::fill(codes + (r * groups + used) * kGroup, codes + (r + 1) * groups * kGroup, int16_t{0});
+      std::fill(scales + r * groups + used, scales + (r + 1) * groups, 0.0F);
+      std::fill(sums + r * groups + used, sums + (r + 1) * groups, 0.0F);
+    };
+    if (params_.rows * depth_ >= kParallelRounding) return parallel_for(params_.rows, round_row);
+    for (int64_t r = 0; r < params_.rows; ++r) round_row(r, 0);
   }
 
   void run_stored(const Task& task) const {
-    const LinearKernels& kernels = kernels_of(task);
-    if (use_i16_ && kernels.multiply_i16[0] != nullptr) {
-      kernels.multiply_i16[params_.rows - 1](stored_rows(task), rounded_, output(0));
-    } else {
-      kernels.multiply_stored[params_.rows - 1](stored_rows(task), input_, output(0));
+    plan_of(*task.part).kernels.multiply_stored[params_.rows - 1](stored_rows(task), input_, output(0));
+  }
+
+  void run_i16(const Task& task) const {
+    const LinearKernels& kernels = plan_of(*task.part).kernels;
+    for (int64_t r = 0; r < params_.rows; r += kStoredKernelRows) {
+      const int64_t count = std::min(kStoredKernelRows, params_.rows - r);
+      kernels.multiply_i16[count - 1](stored_rows(task), rounded_.from(r), output(r));
+    }
+  }
+
+  void run_i16_tile(const Task& task, LinearScratch::Thread& scratch) const {
+    const LinearKernels& kernels = plan_of(*task.part).kernels;
+    const int64_t rows = task.end - task.begin;
+    const int64_t num_pairs = round_up(rows, kernels.tile_panel) * depth_ / 2;
+    float* memory = scratch.tile.reserve(num_pairs + num_pairs / 8);
+    const RoundedTile tile{reinterpret_cast<int32_t*>(memory), memory + num_pairs, rows,
+                           task.part->first_row + task.begin};
+    kernels.unpack_i16_tile(stored_rows(task), depth_, tile);
+    for (int64_t r = 0; r < params_.rows; r += kRoundedTileRows) {
+      const int64_t count = std::min(kRoundedTileRows, params_.rows - r);
+      kernels.multiply_i16_tile[count - 1](tile, rounded_.from(r), output(r));
     }
   }
 
   int64_t task_rows(const WeightPart& part) const {
-    if (use_stored_) return round_up(std::max<int64_t>(1, kTaskBytes / part.row_bytes), kStoredTaskRows);
+    const PartPlan& plan = plan_of(part);
+    if (plan.path == Path::kI16Tile) return round_up(kRoundedTileBytes / (2 * depth_) + 1, plan.kernels.tile_panel);
+    if (plan.path != Path::kTile) {
+      return round_up(std::max<int64_t>(1, kTaskBytes / part.row_bytes), kStoredTaskRows);
+    }
     return std::clamp(kTileFloats / std::min(depth_, kDepthStep) / kMinTileRows * kMinTileRows, kMinTileRows,
                       kMaxTileRows);
   }
 
-  const LinearKernels& kernels_of(const Task& task) const {
-    return kernels_[static_cast<size_t>(task.part - params_.w->parts().data())];
+  const PartPlan& plan_of(const WeightPart& part) const {
+    return plans_[static_cast<size_t>(&part - params_.w->parts().data())];
   }
 
   LinearOutput output(int64_t row) const {
@@ -144,7 +191,7 @@ class Product {
     const int64_t rows = task.end - task.begin;
     const int64_t padded_rows = round_up(rows, kTileAlignRows);
     float* tile = scratch.tile.reserve(padded_rows * depth_);
-    const LinearKernels& kernels = kernels_of(task);
+    const LinearKernels& kernels = plan_of(*task.part).kernels;
     if (kernels.widen == nullptr || depth_ != in_) {
       widen_on_host(task, in_, depth_, tile);
     } else {
@@ -177,10 +224,8 @@ class Product {
   int64_t depth_;
   LinearInput input_;
   TileKernels tile_;
-  std::vector<LinearKernels> kernels_;  // of each part
+  std::vector<PartPlan> plans_;  // of each part
   RoundedInput rounded_;
-  bool use_stored_ = false;
-  bool use_i16_ = false;
 };
 
 }  // namespace

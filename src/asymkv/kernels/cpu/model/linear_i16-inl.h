@@ -1,4 +1,6 @@
-// Products with activations rounded to 16 bits in groups of 32, for few rows; compiled once per SIMD target.
+// Products with activations rounded to 16 bits in groups of 32; compiled once per SIMD target. A result is the FP32 sum
+// of each group's exact integer dot product times the product of its two scales, and of its offset times the sum of its
+// activations: groups i, i + 4, ... in order, then the four sums. The other rows of a batch do not matter.
 #if defined(ASYMKV_KERNELS_CPU_MODEL_LINEAR_I16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ASYMKV_KERNELS_CPU_MODEL_LINEAR_I16_INL_H_
 #undef ASYMKV_KERNELS_CPU_MODEL_LINEAR_I16_INL_H_
@@ -6,12 +8,13 @@
 #define ASYMKV_KERNELS_CPU_MODEL_LINEAR_I16_INL_H_
 #endif
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 
 #include "asymkv/kernels/cpu/model/linear_f32-inl.h"
 #include "asymkv/kernels/cpu/model/linear_kernels.h"
 #include "asymkv/kernels/cpu/model/weight_groups-inl.h"
+#include "asymkv/kernels/cpu/model/weight_scales-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,88 +44,124 @@ void round_to_i16(const float* x, int64_t depth, int16_t* codes, float* scales, 
 #if HWY_TARGET != HWY_SCALAR
 using I16 = hn::CappedTag<int16_t, 16>;
 using I32 = hn::RepartitionToWide<I16>;
+using VecI16 = hn::Vec<I16>;
+using VecI32 = hn::Vec<I32>;
 constexpr int64_t kI16Lanes = HWY_MIN(HWY_LANES(int16_t), 16);
 constexpr int64_t kHalfVecs = kGroup / 2 / kI16Lanes;
-using DotF32 = hn::Rebind<float, I32>;
+constexpr int64_t kGroupI16Vecs = 2 * kHalfVecs;
 
-// Exact sum of 16 products, spread over lanes: each lane stays below 8 * 128 * 32767.
-HWY_INLINE hn::Vec<I32> multiply_half(const hn::Vec<I16> (&w)[kHalfVecs], const int16_t* x) {
-  hn::Vec<I32> even = hn::Zero(I32());
-  hn::Vec<I32> odd = hn::Zero(I32());
+// The codes of a group as 16-bit integers, in order.
+template <typename Group>
+HWY_INLINE void widen_codes(const uint8_t* block, int64_t part, VecI16 (&out)[kGroupI16Vecs]) {
+  const hn::RebindToSigned<Bytes> d8;
+  const hn::Half<decltype(d8)> half;
+  VecBytes codes[kByteVecs];
+  Group::codes(block, part, codes);
 #pragma GCC unroll 8
-  for (int64_t i = 0; i < kHalfVecs; ++i) {
-    even = hn::ReorderWidenMulAccumulate(I32(), w[i], hn::LoadU(I16(), x + i * kI16Lanes), even, odd);
+  for (int64_t i = 0; i < kByteVecs; ++i) {
+    const auto bytes = hn::BitCast(d8, codes[i]);
+    out[2 * i] = hn::PromoteTo(I16(), hn::LowerHalf(half, bytes));
+    out[2 * i + 1] = hn::PromoteTo(I16(), hn::UpperHalf(half, bytes));
   }
-  return hn::Add(even, odd);
 }
 
-HWY_INLINE hn::Vec<DotF32> scaled(hn::Vec<I32> dot, float scale, hn::Vec<DotF32> sum) {
-  return hn::MulAdd(hn::ConvertTo(DotF32(), dot), hn::Set(DotF32(), scale), sum);
+// Exact sums of the lanes of four vectors, one in each lane.
+HWY_INLINE hn::Vec<QuadI32> sum_lanes_of_four(VecI32 a, VecI32 b, VecI32 c, VecI32 d) {
+  const I32 d32;
+  const hn::RepartitionToWide<I32> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d32, a, b), hn::InterleaveUpper(d32, a, b)));
+  const auto cd = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d32, c, d), hn::InterleaveUpper(d32, c, d)));
+  const auto sum =
+      hn::Add(hn::BitCast(d32, hn::InterleaveLower(d64, ab, cd)), hn::BitCast(d32, hn::InterleaveUpper(d64, ab, cd)));
+#if HWY_MAX_BYTES == 16
+  return sum;
+#else
+  return hn::Add(hn::LowerHalf(QuadI32(), sum), hn::UpperHalf(QuadI32(), sum));
+#endif
 }
 
-template <typename Group, int64_t kRows, int64_t kOuts>
-HWY_INLINE void multiply_i16(const StoredRows& w, int64_t first, const RoundedInput& in, const LinearOutput& out) {
-  const hn::Rebind<int8_t, I16> d8;
-  hn::Vec<DotF32> sums[static_cast<size_t>(kOuts)][static_cast<size_t>(kRows)];
-  float offsets[static_cast<size_t>(kOuts)][static_cast<size_t>(kRows)] = {};
+// Exact dot products of vectors [kBegin, kEnd) of four groups: a lane of a pair stays below 2 * 128 * 32767.
+template <int64_t kBegin, int64_t kEnd>
+HWY_INLINE hn::Vec<QuadI32> dot_four(const VecI16 (&w)[kQuad][kGroupI16Vecs], const int16_t* x) {
+  VecI32 sums[kQuad];
 #pragma GCC unroll 8
-  for (int64_t o = 0; o < kOuts; ++o) {
+  for (int64_t i = 0; i < kQuad; ++i) {
+    VecI32 even = hn::Zero(I32());
+    VecI32 odd = hn::Zero(I32());
 #pragma GCC unroll 8
-    for (int64_t r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(DotF32());
+    for (int64_t v = kBegin; v < kEnd; ++v) {
+      even = hn::ReorderWidenMulAccumulate(I32(), w[i][v], hn::LoadU(I16(), x + i * kGroup + v * kI16Lanes), even, odd);
+    }
+    sums[i] = hn::Add(even, odd);
   }
-  const uint8_t* block = w.data + first * w.row_bytes;
-  const int64_t groups = in.depth / kGroup;
-  for (int64_t g = 0; g < groups; block += Group::kBlockBytes) {
-    for (int64_t part = 0; part < Group::kBlockGroups; ++part, ++g) {
+  return sum_lanes_of_four(sums[0], sums[1], sums[2], sums[3]);
+}
+
+HWY_INLINE VecQuad scaled(hn::Vec<QuadI32> dot, VecQuad scale) {
+  return hn::Mul(hn::ConvertTo(QuadF32(), dot), scale);
+}
+
+// Adds four groups of one stored row, of groups [g, g + 4), to kRows sums: each weight is unpacked once.
+template <typename Group, typename Scales, int64_t kRows>
+HWY_INLINE void add_quad(const GroupQuad<Group>& quad, int64_t g, const RoundedInput& in,
+                         VecQuad (&sums)[static_cast<size_t>(kRows)]) {
+  const QuadF32 d;
+  prefetch_quad(quad);
+  const Scales scales(quad);
+  VecI16 weights[kQuad][kGroupI16Vecs];
 #pragma GCC unroll 8
-      for (int64_t o = 0; o < kOuts; ++o) {
-        VecBytes codes[kByteVecs];
-        Group::codes(block + o * w.row_bytes, part, codes);
-        alignas(32) uint8_t unpacked[kGroup];
+  for (int64_t i = 0; i < kQuad; ++i) widen_codes<Group>(quad.block[i], quad.part + i, weights[i]);
 #pragma GCC unroll 8
-        for (int64_t i = 0; i < kByteVecs; ++i) hn::Store(codes[i], Bytes(), unpacked + i * kByteLanes);
-        const GroupScale scale = Group::scale(block + o * w.row_bytes, part);
-        hn::Vec<I16> low[kHalfVecs];
-        hn::Vec<I16> high[kHalfVecs];
-#pragma GCC unroll 8
-        for (int64_t i = 0; i < kHalfVecs; ++i) {
-          const auto* bytes = reinterpret_cast<const int8_t*>(unpacked) + i * kI16Lanes;
-          low[i] = hn::PromoteTo(I16(), hn::LoadU(d8, bytes));
-          high[i] = hn::PromoteTo(I16(), hn::LoadU(d8, bytes + kGroup / 2));
-        }
-#pragma GCC unroll 8
-        for (int64_t r = 0; r < kRows; ++r) {
-          const int16_t* x = in.codes + r * in.depth + g * kGroup;
-          const float x_scale = in.scales[r * groups + g];
-          const auto lower = multiply_half(low, x);
-          const auto upper = multiply_half(high, x + kGroup / 2);
-          if constexpr (Group::kSplit) {
-            sums[o][r] = scaled(lower, x_scale * scale.scale, sums[o][r]);
-            sums[o][r] = scaled(upper, x_scale * scale.upper_scale, sums[o][r]);
-          } else {
-            sums[o][r] = scaled(hn::Add(lower, upper), x_scale * scale.scale, sums[o][r]);
-          }
-          if constexpr (Group::kOffset) offsets[o][r] += scale.offset * in.sums[r * groups + g];
-        }
-      }
+  for (int64_t r = 0; r < kRows; ++r) {
+    const int16_t* x = in.codes + (r * in.groups + g) * kGroup;
+    const VecQuad x_scale = hn::LoadU(d, in.scales + r * in.groups + g);
+    if constexpr (Group::kSplit) {
+      const auto lower = dot_four<0, kHalfVecs>(weights, x);
+      const auto upper = dot_four<kHalfVecs, kGroupI16Vecs>(weights, x);
+      sums[r] = hn::Add(sums[r], scaled(lower, hn::Mul(scales.scale, x_scale)));
+      sums[r] = hn::Add(sums[r], scaled(upper, hn::Mul(scales.upper_scale, x_scale)));
+    } else {
+      sums[r] = hn::Add(sums[r], scaled(dot_four<0, kGroupI16Vecs>(weights, x), hn::Mul(scales.scale, x_scale)));
+    }
+    if constexpr (Group::kOffset) {
+      sums[r] = hn::Add(sums[r], hn::Mul(scales.offset, hn::LoadU(d, in.sums + r * in.groups + g)));
     }
   }
+}
+
+// One stored row against kRows rows of activations. Lane i of a sum gathers groups i, i + 4, ...
+template <typename Group, typename Scales, int64_t kRows>
+HWY_INLINE void multiply_i16(const uint8_t* row, const RoundedInput& in, VecQuad (&sums)[static_cast<size_t>(kRows)]) {
 #pragma GCC unroll 8
-  for (int64_t o = 0; o < kOuts; ++o) {
+  for (int64_t r = 0; r < kRows; ++r) sums[r] = hn::Zero(QuadF32());
+  const int64_t groups = in.depth / kGroup;
+  int64_t g = 0;
+  if constexpr (Group::kBlockGroups == 1) {
+    for (; g + kQuad <= groups; g += kQuad, row += kQuad * Group::kBlockBytes) {
+      add_quad<Group, Scales, kRows>(GroupQuad<Group>(row, 0, kQuad), g, in, sums);
+    }
+    if (g < groups) add_quad<Group, Scales, kRows>(GroupQuad<Group>(row, 0, groups - g), g, in, sums);
+  } else {
+    static_assert(Group::kBlockGroups == 2 * kQuad);
+    for (; g < groups; g += 2 * kQuad, row += Group::kBlockBytes) {
+      add_quad<Group, Scales, kRows>(GroupQuad<Group>(row, 0, kQuad), g, in, sums);
+      add_quad<Group, Scales, kRows>(GroupQuad<Group>(row, kQuad, kQuad), g + kQuad, in, sums);
+    }
+  }
+}
+
+template <typename Group, typename Scales, int64_t kRows>
+void multiply_i16_rows(const StoredRows& w, const RoundedInput& in, const LinearOutput& out) {
+  for (int64_t o = 0; o < w.num_rows; ++o) {
+    VecQuad sums[static_cast<size_t>(kRows)];
+    multiply_i16<Group, Scales, kRows>(w.data + o * w.row_bytes, in, sums);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) {
-      const float dot = hn::GetLane(hn::SumOfLanes(DotF32(), sums[o][r]));
-      put(out, r, w.first_column + first + o, dot + offsets[o][r]);
+      HWY_ALIGN float lanes[kQuad];
+      hn::Store(sums[r], QuadF32(), lanes);
+      put(out, r, w.first_column + o, (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
     }
   }
-}
-
-template <typename Group, int64_t kRows>
-void multiply_i16_rows(const StoredRows& w, const RoundedInput& in, const LinearOutput& out) {
-  constexpr int64_t kOuts = kRows <= 2 ? 4 : 2;
-  int64_t o = 0;
-  for (; o + kOuts <= w.num_rows; o += kOuts) multiply_i16<Group, kRows, kOuts>(w, o, in, out);
-  for (; o < w.num_rows; ++o) multiply_i16<Group, kRows, 1>(w, o, in, out);
 }
 #endif
 

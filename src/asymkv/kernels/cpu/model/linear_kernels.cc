@@ -8,7 +8,9 @@
 //
 #include "asymkv/kernels/cpu/model/linear_f32-inl.h"
 #include "asymkv/kernels/cpu/model/linear_i16-inl.h"
+#include "asymkv/kernels/cpu/model/linear_i16_tile-inl.h"
 #include "asymkv/kernels/cpu/model/weight_groups-inl.h"
+#include "asymkv/kernels/cpu/model/weight_scales-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,13 +33,19 @@ LinearKernels kernels_of() {
   return kernels;
 }
 
-template <typename Group>
+template <typename Group, typename Scales>
 LinearKernels kernels_of_group() {
   LinearKernels kernels = kernels_of<QuantisedF32<Group> >();
-  kernels.multiply_i16[0] = &multiply_i16_rows<Group, 1>;
-  kernels.multiply_i16[1] = &multiply_i16_rows<Group, 2>;
-  kernels.multiply_i16[2] = &multiply_i16_rows<Group, 3>;
-  kernels.multiply_i16[3] = &multiply_i16_rows<Group, 4>;
+  kernels.multiply_i16[0] = &multiply_i16_rows<Group, Scales, 1>;
+  kernels.multiply_i16[1] = &multiply_i16_rows<Group, Scales, 2>;
+  kernels.multiply_i16[2] = &multiply_i16_rows<Group, Scales, 3>;
+  kernels.multiply_i16[3] = &multiply_i16_rows<Group, Scales, 4>;
+  kernels.tile_panel = kPanel;
+  kernels.unpack_i16_tile = &unpack_i16_tile<Group, Scales>;
+  kernels.multiply_i16_tile[0] = &multiply_i16_tile<kFactorsOf<Group>, 1>;
+  kernels.multiply_i16_tile[1] = &multiply_i16_tile<kFactorsOf<Group>, 2>;
+  kernels.multiply_i16_tile[2] = &multiply_i16_tile<kFactorsOf<Group>, 3>;
+  kernels.multiply_i16_tile[3] = &multiply_i16_tile<kFactorsOf<Group>, 4>;
   return kernels;
 }
 
@@ -50,17 +58,17 @@ LinearKernels linear_kernels_of(GgmlType type) {
     case GgmlType::kBF16:
       return kernels_of<WideBF16>();
     case GgmlType::kQ8_0:
-      return kernels_of_group<Q80Group>();
+      return kernels_of_group<Q80Group, LegacyScales>();
     case GgmlType::kQ4_0:
-      return kernels_of_group<Q40Group>();
+      return kernels_of_group<Q40Group, LegacyScales>();
     case GgmlType::kQ4_1:
-      return kernels_of_group<Q41Group>();
+      return kernels_of_group<Q41Group, LegacyOffsetScales>();
     case GgmlType::kQ5_0:
-      return kernels_of_group<Q50Group>();
+      return kernels_of_group<Q50Group, LegacyScales>();
     case GgmlType::kQ4_K:
-      return kernels_of_group<Q4KGroup>();
+      return kernels_of_group<Q4KGroup, K4Scales>();
     case GgmlType::kQ6_K:
-      return kernels_of_group<Q6KGroup>();
+      return kernels_of_group<Q6KGroup, K6Scales>();
     default:
       return {};
   }

@@ -28,13 +28,28 @@ struct LinearInput {
   int64_t depth = 0;
 };
 
-// Rows of activations rounded to 16 bits in groups of 32: x = scale * code. [rows][depth] codes, [rows][depth / 32]
-// scales and scaled sums of codes.
+// Rows of activations rounded to 16 bits in groups of 32: x = scale * code. [rows][groups * 32] codes, [rows][groups]
+// scales and scaled sums of codes; groups is depth / 32 rounded up to kQuadGroups, with zeros behind depth.
 struct RoundedInput {
   const int16_t* codes = nullptr;
   const float* scales = nullptr;
   const float* sums = nullptr;
   int64_t depth = 0;
+  int64_t groups = 0;
+
+  RoundedInput from(int64_t row) const {
+    return {codes + row * groups * 32, scales + row * groups, sums + row * groups, depth, groups};
+  }
+};
+inline constexpr int64_t kQuadGroups = 4;
+
+// Unpacked rows of one part, for many rows of activations: rows rounded up to LinearKernels::tile_panel, 32-byte
+// aligned.
+struct RoundedTile {
+  int32_t* pairs = nullptr;  // [depth / 2] pairs of codes a row
+  float* factors = nullptr;  // at most [depth / 16] a row
+  int64_t num_rows = 0;
+  int64_t first_column = 0;
 };
 
 struct LinearOutput {
@@ -46,6 +61,7 @@ struct LinearOutput {
 
 // Rows of activations that a stored-row kernel takes at once.
 inline constexpr int64_t kStoredKernelRows = 4;
+inline constexpr int64_t kRoundedTileRows = 4;  // the same of a kernel on a RoundedTile
 inline constexpr int64_t kTileAlignRows = 3;
 // Rows of activations that a tile kernel takes at once.
 inline constexpr int64_t kTileKernelRows = 4;
@@ -63,6 +79,11 @@ struct LinearKernels {
   void (*multiply_stored[kStoredKernelRows])(const StoredRows& w, const LinearInput& in, const LinearOutput& out) = {};
   // The same with rounded activations; null for wide types, which have no codes.
   void (*multiply_i16[kStoredKernelRows])(const StoredRows& w, const RoundedInput& in, const LinearOutput& out) = {};
+  // Unpacks rows of the same types for multiply_i16_tile, whose results are those of multiply_i16; [rows - 1].
+  int64_t tile_panel = 0;
+  void (*unpack_i16_tile)(const StoredRows& w, int64_t depth, const RoundedTile& tile) = nullptr;
+  void (*multiply_i16_tile[kRoundedTileRows])(const RoundedTile& tile, const RoundedInput& in,
+                                              const LinearOutput& out) = {};
   // The exact values of dequantize_ggml (a zero may have the other sign), [num_rows][depth].
   void (*widen)(const StoredRows& w, int64_t depth, float* tile) = nullptr;
 };

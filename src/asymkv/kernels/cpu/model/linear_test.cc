@@ -115,22 +115,31 @@ TEST_P(LinearTypes, MatchesDoubleSumForEveryNumberOfRows) {
   }
 }
 
-TEST_P(LinearTypes, GivesARowTheSameBitsInEveryBatch) {
-  const auto backend = make_cpu_model_backend();
-  constexpr int64_t kIn = 2304;
+void expect_same_bits_in_every_batch(GgmlType type, int64_t in, Activations activations) {
+  const auto backend = make_cpu_model_backend(activations);
   constexpr int64_t kOut = 70;
   constexpr int64_t kRows = 37;
-  WeightMatrix w(kIn);
-  fill_random(GetParam(), w.append(GetParam(), kOut), 6);
-  const auto x = random_floats(kRows * kIn, 7);
+  WeightMatrix w(in);
+  fill_random(type, w.append(type, kOut), 6);
+  const auto x = random_floats(kRows * in, 7);
   std::vector<float> together(kRows * kOut);
   backend->linear({kRows, x.data(), &w, nullptr, together.data(), false});
-  for (const int64_t batch : {1, 2, 3, 4, 5, 6, 9}) {
+  for (const int64_t batch : {1, 2, 3, 4, 5, 6, 9, 20}) {
     std::vector<float> apart(kRows * kOut);
     for (int64_t r = 0; r < kRows; r += batch) {
-      backend->linear({std::min(batch, kRows - r), x.data() + r * kIn, &w, nullptr, apart.data() + r * kOut, false});
+      backend->linear({std::min(batch, kRows - r), x.data() + r * in, &w, nullptr, apart.data() + r * kOut, false});
     }
     ASSERT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(float)), 0) << "batches of " << batch;
+  }
+}
+
+// 416: groups that are no multiple of four.
+TEST_P(LinearTypes, GivesARowTheSameBitsInEveryBatch) {
+  for (const Activations activations : {Activations::kF32, Activations::kI16}) {
+    for (const int64_t in : {2304, 416}) {
+      if (in % ggml_type_traits(GetParam()).block_elems != 0) continue;
+      expect_same_bits_in_every_batch(GetParam(), in, activations);
+    }
   }
 }
 
@@ -158,7 +167,7 @@ TEST_P(LinearTypes, RoundedActivationsStayClose) {
   WeightMatrix w(kIn);
   fill_random(GetParam(), w.append(GetParam(), kOut), 13);
   std::vector<float> widened(kIn);
-  for (const int64_t rows : {1, 2, 3, 4}) {
+  for (const int64_t rows : {1, 2, 3, 4, 6, 23}) {
     auto x = random_floats(rows * kIn, 14);
     std::fill_n(x.begin(), 32, 0.0F);  // a group without a largest value
     x[40] = 500.0F;                    // an outlier takes bits from its own group only
@@ -174,6 +183,95 @@ TEST_P(LinearTypes, RoundedActivationsStayClose) {
         const auto e = static_cast<size_t>(r * kOut + o);
         const double bound = rounding_bound(std::span(x).subspan(static_cast<size_t>(r * kIn), kIn), widened);
         ASSERT_NEAR(y[e], expected[e], bound) << rows << " rows, row " << r << " column " << o;
+      }
+    }
+  }
+}
+
+TEST(Linear, RoundsActivationsToTheNearestOf16Bits) {
+  constexpr int64_t kDepth = 96;
+  auto x = random_floats(kDepth, 20);
+  std::fill_n(x.begin(), 32, 0.0F);
+  x[40] = -700.0F;
+  std::vector<int16_t> codes(kDepth);
+  std::vector<float> scales(3);
+  std::vector<float> sums(3);
+  cpu::round_to_i16(x.data(), kDepth, codes.data(), scales.data(), sums.data());
+  EXPECT_EQ(scales[0], 0.0F);
+  EXPECT_EQ(codes[40], -32767);
+  for (size_t g = 0; g < 3; ++g) {
+    double sum = 0;
+    for (size_t i = 32 * g; i < 32 * g + 32; ++i) {
+      ASSERT_NEAR(scales[g] * static_cast<float>(codes[i]), x[i], 0.501 * scales[g]) << i;
+      sum += static_cast<double>(scales[g]) * codes[i];
+    }
+    EXPECT_NEAR(sums[g], sum, 1e-7 * (1 + std::fabs(sum)));
+  }
+}
+
+// What kI16 multiplies: the activations that its rounding leaves.
+std::vector<double> rounded_values(std::span<const float> x) {
+  const size_t groups = x.size() / 32;
+  std::vector<int16_t> codes(x.size());
+  std::vector<float> scales(groups);
+  std::vector<float> sums(groups);
+  cpu::round_to_i16(x.data(), static_cast<int64_t>(x.size()), codes.data(), scales.data(), sums.data());
+  std::vector<double> values(x.size());
+  for (size_t i = 0; i < x.size(); ++i) values[i] = static_cast<double>(scales[i / 32]) * codes[i];
+  return values;
+}
+
+void expect_exact_products(const WeightMatrix& w, std::span<const float> x, int64_t rows) {
+  const auto backend = make_cpu_model_backend(Activations::kI16);
+  std::vector<float> y(static_cast<size_t>(rows * w.rows()));
+  backend->linear({rows, x.data(), &w, nullptr, y.data(), false});
+  const auto in = static_cast<size_t>(w.in());
+  std::vector<float> widened(in);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto values = rounded_values(x.subspan(static_cast<size_t>(r) * in, in));
+    for (int64_t o = 0; o < w.rows(); ++o) {
+      w.widen_row(o, widened);
+      double sum = 0;
+      double magnitude = 1e-30;
+      for (size_t i = 0; i < in; ++i) {
+        sum += values[i] * widened[i];
+        magnitude += std::fabs(values[i] * widened[i]);
+      }
+      ASSERT_NEAR(y[static_cast<size_t>(r * w.rows() + o)], sum, 1e-6 * magnitude) << "row " << r << " column " << o;
+    }
+  }
+}
+
+// A wrong code, scale or order shows: the bound is that of a few FP32 roundings, not of the activations' rounding.
+TEST_P(LinearTypes, RoundedProductsAreThoseOfTheRoundedActivations) {
+  if (ggml_type_traits(GetParam()).block_elems == 1) GTEST_SKIP() << "wide types keep FP32 activations";
+  for (const int64_t in : {1280, 416}) {
+    if (in % ggml_type_traits(GetParam()).block_elems != 0) continue;
+    WeightMatrix w(in);
+    fill_random(GetParam(), w.append(GetParam(), 37), 15);
+    for (const int64_t rows : {1, 2, 3, 4, 5, 11}) expect_exact_products(w, random_floats(rows * in, 16), rows);
+  }
+}
+
+// Every code at an end of its range and every activation at one: the largest sums that integers must hold.
+TEST_P(LinearTypes, RoundedProductsHoldTheLargestSums) {
+  if (ggml_type_traits(GetParam()).block_elems == 1) GTEST_SKIP() << "wide types keep FP32 activations";
+  constexpr int64_t kIn = 512;
+  for (const int fill : {0x00, 0x7f, 0x80, 0xff}) {
+    WeightMatrix w(kIn);
+    const std::span<std::byte> bytes = w.append(GetParam(), 5);
+    fill_random(GetParam(), bytes, 17);
+    const auto block_bytes = static_cast<size_t>(ggml_type_traits(GetParam()).block_bytes);
+    const auto halves = half_offsets(GetParam());
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const size_t at = i % block_bytes;
+      if (std::ranges::none_of(halves, [at](size_t half) { return at / 2 == half / 2; })) {
+        bytes[i] = static_cast<std::byte>(fill);
+      }
+    }
+    for (const int64_t rows : {1, 12}) {
+      for (const float value : {1.0F, -1.0F}) {
+        expect_exact_products(w, std::vector<float>(static_cast<size_t>(rows * kIn), value), rows);
       }
     }
   }
