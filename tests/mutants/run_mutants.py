@@ -21,13 +21,15 @@ import tomllib
 
 MODULES = {
     "base": ["error.cc", "hash.cc", "parallel.cc"],
-    "tensor": ["dtype.cc"],
+    "tensor": ["dtype.cc", "ggml_quants.cc", "weight_matrix.cc"],
     "kv": ["format.cc", "codec.cc", "rope.cc", "key_transform.cc", "layout.cc", "page_pool.cc", "cache.cc"],
-    "ops": ["attention.cc"],
+    "ops": ["attention.cc", "model_ops.cc"],
     "kernels": [
         "checks.cc", "ref/ref_attention.cc", "cpu/attend_plan.cc", "cpu/merge.cc", "cpu/simd_kernels.cc",
         "cpu/cpu_attention.cc", "testing/attend_case.cc", "testing/compare.cc",
         "cpu/cpu_attention_test.cc", "cpu/attend_plan_test.cc", "cpu/merge_test.cc", "cpu/write_rows_test.cc",
+        "cpu/model/cpu_model.cc", "cpu/model/elementwise.cc", "cpu/model/linear.cc", "cpu/model/linear_kernels.cc",
+        "cpu/model/cpu_model_test.cc", "cpu/model/linear_test.cc",
     ],
 }
 # One SIMD target (the best of what the flags name) and threads of the standard library keep the program quick to build.

@@ -134,7 +134,6 @@ class Product {
     const auto round_row = [&](int64_t r, int) {
       const int64_t used = depth_ / kGroup;
       round_to_i16(params_.x + r * in_, depth_, codes + r * groups * kGroup, scales + r * groups, sums + r * groups);
-      std::fill(codes + (r * groups + used) * kGroup, codes + (r + 1) * groups * kGroup, int16_t{0});
       std::fill(scales + r * groups + used, scales + (r + 1) * groups, 0.0F);
       std::fill(sums + r * groups + used, sums + (r + 1) * groups, 0.0F);
     };

@@ -29,7 +29,7 @@ struct LinearInput {
 };
 
 // Rows of activations rounded to 16 bits in groups of 32: x = scale * code. [rows][groups * 32] codes, [rows][groups]
-// scales and scaled sums of codes; groups is depth / 32 rounded up to kQuadGroups, with zeros behind depth.
+// scales and scaled sums of codes; groups is depth / 32 rounded up to kQuadGroups; scales and sums behind depth are 0.
 struct RoundedInput {
   const int16_t* codes = nullptr;
   const float* scales = nullptr;

@@ -17,8 +17,9 @@
 namespace asymkv {
 namespace {
 
-constexpr GgmlType kTypes[] = {GgmlType::kF32,  GgmlType::kF16,  GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ4_1,
-                               GgmlType::kQ5_0, GgmlType::kQ8_0, GgmlType::kQ4_K, GgmlType::kQ6_K};
+constexpr GgmlType kWide[] = {GgmlType::kF32, GgmlType::kF16, GgmlType::kBF16};
+constexpr GgmlType kQuantised[] = {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0,
+                                   GgmlType::kQ8_0, GgmlType::kQ4_K, GgmlType::kQ6_K};
 
 // Byte offsets of the half-precision scales of a block.
 std::vector<size_t> half_offsets(GgmlType type) {
@@ -64,6 +65,7 @@ std::vector<float> random_floats(int64_t count, unsigned seed) {
 }
 
 class LinearTypes : public testing::TestWithParam<GgmlType> {};
+class QuantisedLinear : public testing::TestWithParam<GgmlType> {};
 
 TEST_P(LinearTypes, WidensToTheDecodersValues) {
   constexpr int64_t kIn = 768;
@@ -243,8 +245,7 @@ void expect_exact_products(const WeightMatrix& w, std::span<const float> x, int6
 }
 
 // A wrong code, scale or order shows: the bound is that of a few FP32 roundings, not of the activations' rounding.
-TEST_P(LinearTypes, RoundedProductsAreThoseOfTheRoundedActivations) {
-  if (ggml_type_traits(GetParam()).block_elems == 1) GTEST_SKIP() << "wide types keep FP32 activations";
+TEST_P(QuantisedLinear, ProductsAreThoseOfTheRoundedActivations) {
   for (const int64_t in : {1280, 416}) {
     if (in % ggml_type_traits(GetParam()).block_elems != 0) continue;
     WeightMatrix w(in);
@@ -254,8 +255,7 @@ TEST_P(LinearTypes, RoundedProductsAreThoseOfTheRoundedActivations) {
 }
 
 // Every code at an end of its range and every activation at one: the largest sums that integers must hold.
-TEST_P(LinearTypes, RoundedProductsHoldTheLargestSums) {
-  if (ggml_type_traits(GetParam()).block_elems == 1) GTEST_SKIP() << "wide types keep FP32 activations";
+TEST_P(QuantisedLinear, ProductsHoldTheLargestSums) {
   constexpr int64_t kIn = 512;
   for (const int fill : {0x00, 0x7f, 0x80, 0xff}) {
     WeightMatrix w(kIn);
@@ -277,8 +277,12 @@ TEST_P(LinearTypes, RoundedProductsHoldTheLargestSums) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTypes, testing::ValuesIn(kTypes),
-                         [](const auto& type) { return std::string(ggml_type_traits(type.param).name); });
+std::string type_name(const testing::TestParamInfo<GgmlType>& type) {
+  return std::string(ggml_type_traits(type.param).name);
+}
+INSTANTIATE_TEST_SUITE_P(Wide, LinearTypes, testing::ValuesIn(kWide), type_name);
+INSTANTIATE_TEST_SUITE_P(Quantised, LinearTypes, testing::ValuesIn(kQuantised), type_name);
+INSTANTIATE_TEST_SUITE_P(Quantised, QuantisedLinear, testing::ValuesIn(kQuantised), type_name);
 
 TEST(Linear, StacksPartsOfDifferentTypesAndOddDepths) {
   const auto backend = make_cpu_model_backend();
