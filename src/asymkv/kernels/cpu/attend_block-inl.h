@@ -9,15 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "asymkv/kernels/cpu/attend_plan.h"
-#include "asymkv/kernels/cpu/merge.h"
+#include "asymkv/kernels/cpu/row_state-inl.h"
 #include "asymkv/kernels/cpu/scratch.h"
 #include "asymkv/kernels/cpu/tile_math-inl.h"
 #include "asymkv/kernels/cpu/tile_source-inl.h"
 #include "asymkv/ops/attention.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,29 +57,21 @@ class BlockAttention {
     for (int64_t t = task_.tile_begin; t < task_.tile_end; ++t) {
       const Tile tile = source_.load_tile(t);
       for (int64_t strip = 0; strip < num_strips; ++strip) {
-        attend_rows(tile, rows_ * strip / num_strips, rows_ * (strip + 1) / num_strips);
+        const int64_t row = rows_ * strip / num_strips;
+        with_strip_rows(rows_ * (strip + 1) / num_strips - row,
+                        [&]<int64_t kRows>() { attend_strip<kRows>(tile, row); });
       }
     }
-    if (task_.partial_offset < 0) {
-      finish();
-    } else {
-      write_partial(partials + task_.partial_offset);
-    }
+    write_rows(params_, task_, {rows_, v_padded_, outputs_, maxima_, sums_}, partials);
   }
 
  private:
-  // Row r is query r / group, head r % group: neighbouring rows see nearly the same keys.
   int64_t row_pos(int64_t row) const { return sequence_.query_pos + task_.query_begin + row / group_; }
-  int64_t global_row(int64_t row) const {
-    const int64_t query = sequence_.query_row + task_.query_begin + row / group_;
-    return query * params_.num_q_heads + task_.kv_head * group_ + row % group_;
-  }
 
-  // Scaled so that scores are base-2 logits; with a soft cap they stay natural until the cap is applied.
   void load_queries() {
-    const float factor = params_.softmax_scale * (params_.logit_soft_cap > 0.0F ? 1.0F : std::numbers::log2e_v<float>);
+    const float factor = query_factor(params_);
     for (int64_t r = 0; r < rows_; ++r) {
-      const float* from = params_.q + global_row(r) * params_.k_head_dim;
+      const float* from = params_.q + head_row(params_, task_, r) * params_.k_head_dim;
       float* to = queries_ + r * params_.k_head_dim;
       for (int64_t c = 0; c < params_.k_head_dim; ++c) to[c] = from[c] * factor;
     }
@@ -94,23 +84,6 @@ class BlockAttention {
     return {begin, end};
   }
 
-  void attend_rows(const Tile& tile, int64_t row_begin, int64_t row_end) {
-    switch (row_end - row_begin) {
-      case 1:
-        return attend_strip<1>(tile, row_begin);
-      case 2:
-        return attend_strip<2>(tile, row_begin);
-      case 3:
-        return attend_strip<3>(tile, row_begin);
-      case 4:
-        return attend_strip<4>(tile, row_begin);
-      case 5:
-        return attend_strip<5>(tile, row_begin);
-      default:
-        return attend_strip<kStripRows>(tile, row_begin);
-    }
-  }
-
   template <int64_t kRows>
   HWY_INLINE void attend_strip(const Tile& tile, int64_t row) {
     const int64_t begin = visible(tile, row).begin;
@@ -119,8 +92,14 @@ class BlockAttention {
     const Columns panels{begin / kPanel * kPanel, (end + kPanel - 1) / kPanel * kPanel};
     const float* queries = queries_ + row * params_.k_head_dim;
     for (int64_t c = panels.begin; c < panels.end; c += kPanel) {
-      multiply_panel<kRows, false>(queries, params_.k_head_dim, tile.keys + c * params_.k_head_dim, params_.k_head_dim,
-                                   scores_ + c, kTileKeys, nullptr);
+      const float* keys = tile.keys + c * params_.k_head_dim;
+      multiply<kRows, 2>({.a = queries,
+                          .a_row_stride = params_.k_head_dim,
+                          .b = keys,
+                          .depth = params_.k_head_dim,
+                          .c = scores_ + c,
+                          .c_stride = kTileKeys},
+                         nullptr);
     }
     float alpha[static_cast<size_t>(kRows)];
     for (int64_t r = 0; r < kRows; ++r) {
@@ -136,17 +115,20 @@ class BlockAttention {
       return;
     }
     for (int64_t c = 0; c < v_padded_; c += kPanel) {
-      multiply_panel<kRows, true>(scores_ + panels.begin, kTileKeys,
-                                  tile.values + c * kTileKeys + panels.begin * kPanel, panels.end - panels.begin,
-                                  outputs + c, v_padded_, alpha);
+      const float* values = tile.values + c * kTileKeys + panels.begin * kPanel;
+      multiply<kRows, 2>({.a = scores_ + panels.begin,
+                          .a_row_stride = kTileKeys,
+                          .b = values,
+                          .depth = panels.end - panels.begin,
+                          .c = outputs + c,
+                          .c_stride = v_padded_},
+                         alpha);
     }
   }
 
   void cap_scores(float* scores, Columns panels) const {
-    const VecF32 inverse = broadcast(1.0F / params_.logit_soft_cap);
-    const VecF32 cap = broadcast(params_.logit_soft_cap * std::numbers::log2e_v<float>);
     for (int64_t c = panels.begin; c < panels.end; c += kLanes) {
-      store(hn::Mul(cap, hn::Tanh(F32(), hn::Mul(load(scores, c), inverse))), scores, c);
+      store(capped(load(scores, c), params_.logit_soft_cap), scores, c);
     }
   }
 
@@ -190,26 +172,6 @@ class BlockAttention {
       float sum = out[c] * alpha;
       for (int64_t j = seen.begin; j < seen.end; ++j) sum += weights[j] * column[j * kPanel];
       out[c] = sum;
-    }
-  }
-
-  float row_sum(int64_t row) const { return hn::GetLane(hn::SumOfLanes(F32(), load(sums_, row * kLanes))); }
-
-  void finish() {
-    for (int64_t r = 0; r < rows_; ++r) {
-      const FinalRow row = final_row(params_, global_row(r), maxima_[r], row_sum(r));
-      float* to = params_.out + global_row(r) * params_.v_head_dim;
-      const float* from = outputs_ + r * v_padded_;
-      for (int64_t c = 0; c < params_.v_head_dim; ++c) to[c] = from[c] * row.factor;
-    }
-  }
-
-  void write_partial(float* partial) {
-    float* maxima = partial + rows_ * params_.v_head_dim;
-    for (int64_t r = 0; r < rows_; ++r) {
-      std::copy_n(outputs_ + r * v_padded_, params_.v_head_dim, partial + r * params_.v_head_dim);
-      maxima[r] = maxima_[r];
-      maxima[rows_ + r] = row_sum(r);
     }
   }
 

@@ -29,6 +29,21 @@ constexpr bool kHalvesWiden = HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON;
 template <DType kType>
 inline constexpr float kCodeUnit = (kType == DType::kE4M3 && kHalvesWiden) ? 256.0F : 1.0F;
 
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
+// E4M3 codes as halves of 2^-8 their value, by moving bits: widened with its sign, a code is its sign and seven bits;
+// exponent and mantissa go below a half's exponent, so that subnormal codes become subnormal halves. Only 0x7f has no
+// counterpart: it is NaN.
+template <class D16>
+HWY_INLINE auto e4m3_halves(D16 d16, const std::byte* p) {
+  const hn::Rebind<int8_t, D16> d8;
+  const auto magnitude = hn::Set(d16, 0x3f80);
+  const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p)));
+  const auto bits = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xbf80)));
+  const auto is_nan = hn::Eq(hn::And(bits, magnitude), magnitude);
+  return hn::Or(bits, hn::VecFromMask(d16, is_nan));
+}
+#endif
+
 // N codes at p as FP32, without scale and unit.
 template <DType kType>
 HWY_INLINE VecNarrow widen(const std::byte* p) {
@@ -58,16 +73,8 @@ HWY_INLINE VecNarrow widen(const std::byte* p) {
 #endif
   } else if constexpr (kCodeUnit<kType> != 1.0F) {
 #if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
-    // Widened with its sign, a code is its sign and seven bits: exponent and mantissa go below a half's exponent, so
-    // that subnormal codes become subnormal halves. Only 0x7f has no counterpart: it is NaN.
-    const hn::Rebind<int8_t, Narrow> d8;
-    const hn::Rebind<int16_t, Narrow> d16;
     const hn::Rebind<hwy::float16_t, Narrow> half;
-    const auto magnitude = hn::Set(d16, 0x3f80);
-    const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p)));
-    const auto bits = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xbf80)));
-    const auto is_nan = hn::Eq(hn::And(bits, magnitude), magnitude);
-    return hn::PromoteTo(d, hn::BitCast(half, hn::Or(bits, hn::VecFromMask(d16, is_nan))));
+    return hn::PromoteTo(d, hn::BitCast(half, e4m3_halves(hn::Rebind<int16_t, Narrow>(), p)));
 #endif
   } else {
     const hn::Rebind<uint8_t, Narrow> d8;
@@ -88,16 +95,36 @@ HWY_INLINE VecNarrow widen(const std::byte* p) {
   }
 }
 
+// Calls sink(c, vector) with channels [c, c + kNarrow) of a row, scaled.
+template <DType kType, typename Sink>
+HWY_INLINE void widen_each(const std::byte* row, float scale, int64_t elems, const Sink& sink) {
+  const Narrow d;
+  constexpr int64_t kBytes = dtype_bytes(kType);
+  const auto factor = hn::Set(d, scale * kCodeUnit<kType>);
+  int64_t c = 0;
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
+  if constexpr (kType == DType::kE4M3) {
+    // Twice as many codes fit into a vector while they are halves.
+    const hn::CappedTag<int16_t, 2 * kNarrow> d16;
+    const hn::Half<decltype(d16)> half16;
+    const hn::Rebind<hwy::float16_t, Narrow> half;
+    for (; c + 2 * kNarrow <= elems; c += 2 * kNarrow) {
+      const auto halves = e4m3_halves(d16, row + c);
+      sink(c, hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::LowerHalf(half16, halves))), factor));
+      sink(c + kNarrow, hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::UpperHalf(half16, halves))), factor));
+    }
+  }
+#endif
+  for (; c < elems; c += kNarrow) {
+    VecNarrow v = widen<kType>(row + c * kBytes);
+    if constexpr (kBytes == 1) v = hn::Mul(v, factor);
+    sink(c, v);
+  }
+}
+
 template <DType kType>
 HWY_INLINE void widen_row(const std::byte* in, float scale, int64_t elems, float* HWY_RESTRICT out) {
-  const Narrow d;
-  const auto factor = hn::Set(d, scale * kCodeUnit<kType>);
-  constexpr int64_t kBytes = dtype_bytes(kType);
-  for (int64_t i = 0; i < elems; i += kNarrow) {
-    VecNarrow v = widen<kType>(in + i * kBytes);
-    if constexpr (kBytes == 1) v = hn::Mul(v, factor);
-    hn::StoreU(v, d, out + i);
-  }
+  widen_each<kType>(in, scale, elems, [out](int64_t c, VecNarrow v) HWY_ATTR { hn::StoreU(v, Narrow(), out + c); });
 }
 
 // Calls body with the dtype as a template value.

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // first of the SIMD headers
 //
 #include "asymkv/kernels/cpu/attend_block-inl.h"
+#include "asymkv/kernels/cpu/attend_query-inl.h"
 #include "asymkv/kernels/cpu/tile_math-inl.h"
 #include "asymkv/kernels/cpu/write_rows-inl.h"
 #include "hwy/highway.h"
@@ -16,7 +17,11 @@ namespace asymkv::cpu {
 namespace HWY_NAMESPACE {
 
 void attend_task(const AttendParams& params, const AttendTask& task, Scratch& scratch, float* partials) {
-  BlockAttention(params, task, scratch).run(partials);
+  if (task.query_end - task.query_begin == 1) {
+    QueryAttention(params, task, scratch).run(partials);
+  } else {
+    BlockAttention(params, task, scratch).run(partials);
+  }
 }
 
 void write_tokens(const WriteKvParams& params, int64_t begin, int64_t end, TargetCounters* counters) {

@@ -55,36 +55,66 @@ HWY_INLINE VecF32 exp2_of(VecF32 x) {
   return hn::IfThenZeroElse(hn::Lt(x, broadcast(-126.0F)), kept);
 }
 
-// C[kRows, kPanel] = A[kRows, depth] * B, or alpha[row] * C + A * B. B: one panel, [depth][kPanel]. Strides in floats.
-template <int64_t kRows, bool kAccumulate>
-HWY_INLINE void multiply_panel(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
-                               int64_t depth, float* HWY_RESTRICT c, int64_t c_stride,
-                               const float* HWY_RESTRICT alpha) {
-  VecF32 left[static_cast<size_t>(kRows)];
-  VecF32 right[static_cast<size_t>(kRows)];
-#pragma GCC unroll 6
+// Calls body<rows>() for the number of rows of a strip.
+template <typename Body>
+HWY_INLINE void with_strip_rows(int64_t rows, const Body& body) {
+  switch (rows) {
+    case 1:
+      return body.template operator()<1>();
+    case 2:
+      return body.template operator()<2>();
+    case 3:
+      return body.template operator()<3>();
+    case 4:
+      return body.template operator()<4>();
+    case 5:
+      return body.template operator()<5>();
+    default:
+      return body.template operator()<kStripRows>();
+  }
+}
+
+// What one micro-kernel multiplies; strides in floats.
+struct Product {
+  const float* a = nullptr;  // [rows][depth], both by strides
+  int64_t a_row_stride = 0;
+  int64_t a_depth_stride = 1;
+  const float* b = nullptr;  // [depth][vectors]
+  int64_t b_stride = kPanel;
+  int64_t depth = 0;
+  float* c = nullptr;  // [rows][vectors]
+  int64_t c_stride = 0;
+};
+
+// C = A * B, or alpha[row] * C + A * B where alpha is not null. Each element is gathered in order of depth by fused
+// multiply-adds, whatever the shape of the kernel.
+template <int64_t kRows, int64_t kVecs>
+HWY_INLINE void multiply(const Product& product, const float* alpha) {
+  const auto [a, a_row_stride, a_depth_stride, b, b_stride, depth, c, c_stride] = product;
+  VecF32 sums[static_cast<size_t>(kRows)][static_cast<size_t>(kVecs)];
+#pragma GCC unroll 16
   for (int64_t r = 0; r < kRows; ++r) {
-    if constexpr (kAccumulate) {
-      left[r] = hn::Mul(load(c, r * c_stride), broadcast(alpha[r]));
-      right[r] = hn::Mul(load(c, r * c_stride + kLanes), broadcast(alpha[r]));
-    } else {
-      left[r] = right[r] = hn::Zero(F32());
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kVecs; ++v) {
+      sums[r][v] =
+          alpha == nullptr ? hn::Zero(F32()) : hn::Mul(load(c, r * c_stride + v * kLanes), broadcast(alpha[r]));
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
-    const VecF32 b_left = load(b, k * kPanel);
-    const VecF32 b_right = load(b, k * kPanel + kLanes);
-#pragma GCC unroll 6
+    VecF32 right[static_cast<size_t>(kVecs)];
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kVecs; ++v) right[v] = load(b, k * b_stride + v * kLanes);
+#pragma GCC unroll 16
     for (int64_t r = 0; r < kRows; ++r) {
-      const VecF32 x = broadcast(a[r * a_stride + k]);
-      left[r] = hn::MulAdd(x, b_left, left[r]);
-      right[r] = hn::MulAdd(x, b_right, right[r]);
+      const VecF32 x = broadcast(a[r * a_row_stride + k * a_depth_stride]);
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(x, right[v], sums[r][v]);
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 16
   for (int64_t r = 0; r < kRows; ++r) {
-    store(left[r], c, r * c_stride);
-    store(right[r], c, r * c_stride + kLanes);
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kVecs; ++v) store(sums[r][v], c, r * c_stride + v * kLanes);
   }
 }
 
