@@ -138,6 +138,7 @@ TEST(CpuAttention, AgreesWithTheOracleAroundEveryEdge) {
       }
       shape.sequences.push_back({.stored = stored, .queries = 3, .fresh = true, .format_idx = 2});
       shape.sequences.push_back({.stored = stored, .queries = 2, .gap = 5, .format_idx = 3});
+      shape.sequences.push_back({.stored = stored, .queries = 1, .gap = 5, .format_idx = 1});
     }
     expect_agrees(shape);
   }
