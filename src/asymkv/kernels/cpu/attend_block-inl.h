@@ -93,36 +93,33 @@ class BlockAttention {
     const float* queries = queries_ + row * params_.k_head_dim;
     for (int64_t c = panels.begin; c < panels.end; c += kPanel) {
       const float* keys = tile.keys + c * params_.k_head_dim;
-      multiply<kRows, 2>({.a = queries,
-                          .a_row_stride = params_.k_head_dim,
-                          .b = keys,
-                          .depth = params_.k_head_dim,
-                          .c = scores_ + c,
-                          .c_stride = kTileKeys},
-                         nullptr);
+      multiply<kRows, 2, false>({.a = queries,
+                                 .a_row_stride = params_.k_head_dim,
+                                 .b = keys,
+                                 .depth = params_.k_head_dim,
+                                 .c = scores_ + c,
+                                 .c_stride = kTileKeys});
     }
-    float alpha[static_cast<size_t>(kRows)];
     for (int64_t r = 0; r < kRows; ++r) {
       float* scores = scores_ + r * kTileKeys;
       if (params_.logit_soft_cap > 0.0F) cap_scores(scores, panels);
       const Columns seen = visible(tile, row + r);
       if (seen.begin > panels.begin || seen.end < panels.end) mask_scores(scores, panels, seen);
-      alpha[r] = weigh_scores(scores, panels, row + r);
+      weigh_scores(scores, panels, row + r);
     }
     float* outputs = outputs_ + row * v_padded_;
     if (!tile.values_finite) {
-      for (int64_t r = 0; r < kRows; ++r) add_values_exactly(tile, row + r, scores_ + r * kTileKeys, alpha[r]);
+      for (int64_t r = 0; r < kRows; ++r) add_values_exactly(tile, row + r, scores_ + r * kTileKeys);
       return;
     }
     for (int64_t c = 0; c < v_padded_; c += kPanel) {
       const float* values = tile.values + c * kTileKeys + panels.begin * kPanel;
-      multiply<kRows, 2>({.a = scores_ + panels.begin,
-                          .a_row_stride = kTileKeys,
-                          .b = values,
-                          .depth = panels.end - panels.begin,
-                          .c = outputs + c,
-                          .c_stride = v_padded_},
-                         alpha);
+      multiply<kRows, 2, true>({.a = scores_ + panels.begin,
+                                .a_row_stride = kTileKeys,
+                                .b = values,
+                                .depth = panels.end - panels.begin,
+                                .c = outputs + c,
+                                .c_stride = v_padded_});
     }
   }
 
@@ -142,8 +139,8 @@ class BlockAttention {
     }
   }
 
-  // Scores become weights relative to the row's new maximum; returns the factor of what the row has gathered so far.
-  HWY_INLINE float weigh_scores(float* HWY_RESTRICT scores, Columns panels, int64_t row) {
+  // Scores become weights relative to the row's new maximum, and so does what the row has gathered so far.
+  HWY_INLINE void weigh_scores(float* HWY_RESTRICT scores, Columns panels, int64_t row) {
     VecF32 max = load(scores, panels.begin);
     for (int64_t c = panels.begin + kLanes; c < panels.end; c += kLanes) max = hn::Max(max, load(scores, c));
     const float old_max = maxima_[row];
@@ -160,16 +157,16 @@ class BlockAttention {
     float* sums = sums_ + row * kLanes;
     store(hn::MulAdd(load(sums, 0), broadcast(alpha), sum), sums, 0);
     maxima_[row] = new_max;
-    return alpha;
+    if (alpha != 1.0F) scale_row(alpha, outputs_ + row * v_padded_, v_padded_);
   }
 
   // A value that is not finite must not reach the rows that do not see it (0 x NaN): only visible columns are touched.
-  void add_values_exactly(const Tile& tile, int64_t row, const float* weights, float alpha) {
+  void add_values_exactly(const Tile& tile, int64_t row, const float* weights) {
     float* out = outputs_ + row * v_padded_;
     const Columns seen = visible(tile, row);
     for (int64_t c = 0; c < v_padded_; ++c) {
       const float* column = tile.values + c / kPanel * kTileKeys * kPanel + c % kPanel;
-      float sum = out[c] * alpha;
+      float sum = out[c];
       for (int64_t j = seen.begin; j < seen.end; ++j) sum += weights[j] * column[j * kPanel];
       out[c] = sum;
     }

@@ -42,10 +42,10 @@ class QueryAttention {
     sums_ = zeros(scratch.sums, kLanes * padded_);
     maxima_ = scratch.maxima.reserve(padded_);
     std::fill_n(maxima_, padded_, -std::numeric_limits<float>::infinity());
-    alphas_ = scratch.alphas.reserve(padded_);
     weights_ = scratch.scores.reserve(kTileKeys * padded_);
     key_rows_ = scratch.key_rows.reserve(kKeysAtOnce * params.k_head_dim);
-    values_ = zeros(scratch.value_tile, kTileKeys * v_padded_);
+    values_ = scratch.value_tile.reserve(kTileKeys * v_padded_);
+    if (v_padded_ > params.v_head_dim) std::fill_n(values_, kTileKeys * v_padded_, 0.0F);
     load_queries();
   }
 
@@ -106,11 +106,11 @@ class QueryAttention {
                       .c = weights_ + key * padded_ + head,
                       .c_stride = padded_};
       if (count == kKeysAtOnce) {
-        multiply<kKeysAtOnce, 1>(product, nullptr);
+        multiply<kKeysAtOnce, 1, false>(product);
         continue;
       }
       for (int64_t j = 0; j < count; ++j) {
-        multiply<1, 1>(product, nullptr);
+        multiply<1, 1, false>(product);
         product.a += keys.stride;
         product.c += padded_;
       }
@@ -142,27 +142,44 @@ class QueryAttention {
       store(hn::MulAdd(load(sums, 0), alpha, sum), sums, 0);
     }
     store(max, maxima_, head);
-    store(alpha, alphas_, head);
+    if (hn::AllTrue(F32(), hn::Eq(alpha, broadcast(1.0F)))) return;
+    HWY_ALIGN float alphas[static_cast<size_t>(kLanes)];
+    store(alpha, alphas, 0);
+    for (int64_t r = head; r < std::min(head + kLanes, heads_); ++r) {
+      scale_row(alphas[r - head], outputs_ + r * v_padded_, v_padded_);
+    }
   }
 
   void add_values(int64_t begin, int64_t end) {
     const int64_t num_strips = (heads_ + kStripRows - 1) / kStripRows;
     for (int64_t strip = 0; strip < num_strips; ++strip) {
       const int64_t head = heads_ * strip / num_strips;
-      with_strip_rows(heads_ * (strip + 1) / num_strips - head, [&]<int64_t kRows>() {
-        for (int64_t c = 0; c < v_padded_; c += kPanel) {
-          multiply<kRows, 2>({.a = weights_ + begin * padded_ + head,
-                              .a_row_stride = 1,
-                              .a_depth_stride = padded_,
-                              .b = values_ + c,
-                              .b_stride = v_padded_,
-                              .depth = end - begin,
-                              .c = outputs_ + head * v_padded_ + c,
-                              .c_stride = v_padded_},
-                             alphas_ + head);
-        }
-      });
+      with_strip_rows(heads_ * (strip + 1) / num_strips - head,
+                      [&]<int64_t kRows>() { add_values_of<kRows>(head, begin, end); });
     }
+  }
+
+  // Few rows take more vectors each, to have enough sums under way.
+  template <int64_t kRows>
+  void add_values_of(int64_t head, int64_t begin, int64_t end) {
+    Product product{.a = weights_ + begin * padded_ + head,
+                    .a_row_stride = 1,
+                    .a_depth_stride = padded_,
+                    .b = values_,
+                    .b_stride = v_padded_,
+                    .depth = end - begin,
+                    .c = outputs_ + head * v_padded_,
+                    .c_stride = v_padded_};
+    const auto advance = [&]<int64_t kVecs>() {
+      multiply<kRows, kVecs, true>(product);
+      product.b += kVecs * kLanes;
+      product.c += kVecs * kLanes;
+    };
+    int64_t left = v_padded_;
+    if constexpr (kRows <= 3) {
+      for (; left >= 2 * kPanel; left -= 2 * kPanel) advance.template operator()<4>();
+    }
+    for (; left > 0; left -= kPanel) advance.template operator()<2>();
   }
 
   const AttendParams& params_;
@@ -177,7 +194,6 @@ class QueryAttention {
   float* outputs_ = nullptr;  // [heads][padded v_head_dim]
   float* maxima_ = nullptr;   // [padded heads]
   float* sums_ = nullptr;  // [kLanes][padded heads]: keys whose place in their tile, modulo kLanes, is the first index
-  float* alphas_ = nullptr;    // [padded heads]: factor of what was gathered before a tile
   float* weights_ = nullptr;   // [kTileKeys][padded heads]
   float* key_rows_ = nullptr;  // [kKeysAtOnce][k_head_dim]
   float* values_ = nullptr;    // [kTileKeys][padded v_head_dim]

@@ -108,6 +108,7 @@ HWY_INLINE void widen_each(const std::byte* row, float scale, int64_t elems, con
     const hn::CappedTag<int16_t, 2 * kNarrow> d16;
     const hn::Half<decltype(d16)> half16;
     const hn::Rebind<hwy::float16_t, Narrow> half;
+#pragma GCC unroll 2
     for (; c + 2 * kNarrow <= elems; c += 2 * kNarrow) {
       const auto halves = e4m3_halves(d16, row + c);
       sink(c, hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::LowerHalf(half16, halves))), factor));
@@ -115,6 +116,7 @@ HWY_INLINE void widen_each(const std::byte* row, float scale, int64_t elems, con
     }
   }
 #endif
+#pragma GCC unroll 4
   for (; c < elems; c += kNarrow) {
     VecNarrow v = widen<kType>(row + c * kBytes);
     if constexpr (kBytes == 1) v = hn::Mul(v, factor);

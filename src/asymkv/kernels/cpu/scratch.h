@@ -40,7 +40,6 @@ struct Scratch {
   FloatBuffer key_tile;    // [panels of keys][k_head_dim][panel width]
   FloatBuffer value_tile;  // [panels of channels][tile keys][panel width]
   FloatBuffer scores;      // [strip rows, tile keys]
-  FloatBuffer alphas;      // [rows]
   std::vector<int64_t> removed_groups;
 };
 

@@ -74,6 +74,10 @@ HWY_INLINE void with_strip_rows(int64_t rows, const Body& body) {
   }
 }
 
+HWY_INLINE void scale_row(float factor, float* row, int64_t count) {
+  for (int64_t c = 0; c < count; c += kLanes) store(hn::Mul(load(row, c), broadcast(factor)), row, c);
+}
+
 // What one micro-kernel multiplies; strides in floats.
 struct Product {
   const float* a = nullptr;  // [rows][depth], both by strides
@@ -86,34 +90,33 @@ struct Product {
   int64_t c_stride = 0;
 };
 
-// C = A * B, or alpha[row] * C + A * B where alpha is not null. Each element is gathered in order of depth by fused
-// multiply-adds, whatever the shape of the kernel.
-template <int64_t kRows, int64_t kVecs>
-HWY_INLINE void multiply(const Product& product, const float* alpha) {
+// C = A * B, or C += A * B. Each element is gathered in order of depth by fused multiply-adds, whatever the shape of
+// the kernel.
+template <int64_t kRows, int64_t kVecs, bool kAccumulate>
+HWY_INLINE void multiply(const Product& product) {
   const auto [a, a_row_stride, a_depth_stride, b, b_stride, depth, c, c_stride] = product;
   VecF32 sums[static_cast<size_t>(kRows)][static_cast<size_t>(kVecs)];
 #pragma GCC unroll 16
   for (int64_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t v = 0; v < kVecs; ++v) {
-      sums[r][v] =
-          alpha == nullptr ? hn::Zero(F32()) : hn::Mul(load(c, r * c_stride + v * kLanes), broadcast(alpha[r]));
+      sums[r][v] = kAccumulate ? load(c, r * c_stride + v * kLanes) : hn::Zero(F32());
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
     VecF32 right[static_cast<size_t>(kVecs)];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t v = 0; v < kVecs; ++v) right[v] = load(b, k * b_stride + v * kLanes);
 #pragma GCC unroll 16
     for (int64_t r = 0; r < kRows; ++r) {
       const VecF32 x = broadcast(a[r * a_row_stride + k * a_depth_stride]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int64_t v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(x, right[v], sums[r][v]);
     }
   }
 #pragma GCC unroll 16
   for (int64_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t v = 0; v < kVecs; ++v) store(sums[r][v], c, r * c_stride + v * kLanes);
   }
 }
