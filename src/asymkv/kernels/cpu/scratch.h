@@ -30,7 +30,7 @@ class FloatBuffer {
   int64_t capacity_ = 0;
 };
 
-// Working memory of one thread, kept between calls.
+// Working memory of one thread, kept between calls. Shapes are BlockAttention's; QueryAttention lays out its own.
 struct Scratch {
   FloatBuffer queries;     // [rows, k_head_dim], scaled
   FloatBuffer outputs;     // [rows, padded v_head_dim], running sums
