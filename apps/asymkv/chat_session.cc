@@ -4,6 +4,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
+#include "asymkv/model/chat/chat_tokens.h"
 #include "run_record.h"
 
 namespace asymkv::app {
@@ -41,8 +42,7 @@ std::vector<int32_t> ChatSession::prompt_ids() const {
                                  {"add_generation_prompt", true},
                                  {"bos_token", token_text(tokenizer, tokenizer.bos_id())},
                                  {"eos_token", token_text(tokenizer, eos)}};
-  // The template writes the beginning-of-sequence token itself where the model wants one.
-  return tokenizer.encode(template_.render(variables), {.add_special = false, .parse_special = true});
+  return encode_chat(template_, tokenizer, variables, std::time(nullptr));
 }
 
 bool ChatSession::is_end(int32_t token) const {

@@ -99,7 +99,13 @@ AddedTokenSet::Found AddedTokenSet::longest_at(std::string_view text, size_t pos
   return found;
 }
 
-std::vector<Segment> AddedTokenSet::split(std::string_view text, bool parse_special) const {
+bool touches(std::span<const TextRange> ranges, TextRange range) {
+  const auto next = std::ranges::upper_bound(ranges, range.begin, {}, &TextRange::end);
+  return next != ranges.end() && next->begin < range.end;
+}
+
+std::vector<Segment> AddedTokenSet::split(std::string_view text, bool parse_special,
+                                          std::span<const TextRange> plain) const {
   std::vector<Segment> segments;
   size_t covered = 0;
   for (size_t pos = 0; pos < text.size() && !empty();) {
@@ -112,7 +118,7 @@ std::vector<Segment> AddedTokenSet::split(std::string_view text, bool parse_spec
     size_t begin = pos;
     size_t end = pos + found.length;
     pos = end;
-    if (found.token->special && !parse_special) continue;
+    if (found.token->special && (!parse_special || touches(plain, {begin, end}))) continue;
     if (found.token->single_word && !is_single_word(text, begin, end)) continue;
     if (found.token->lstrip) begin = strip_left(text, begin, std::min(covered, begin));
     if (found.token->rstrip) end = strip_right(text, end);

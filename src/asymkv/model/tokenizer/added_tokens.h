@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +20,9 @@ struct Segment {
   const AddedToken* token = nullptr;  // null for plain text
 };
 
+// Whether a range, none of them empty, shares a byte with one of `ranges` (ascending, without overlap).
+bool touches(std::span<const TextRange> ranges, TextRange range);
+
 // Finds a set of added tokens: leftmost, then longest, then on behind the match (also behind one that is passed over).
 class AddedTokenSet {
  public:
@@ -29,8 +33,8 @@ class AddedTokenSet {
   bool empty() const { return nodes_.size() == 1; }
 
   // Parts of well-formed UTF-8 in order, none of them empty but for the white space an lstrip token swallowed.
-  // Without `parse_special` special tokens are plain text.
-  std::vector<Segment> split(std::string_view text, bool parse_special) const;
+  // Without `parse_special` special tokens are plain text; so are those that share a byte with a range of `plain`.
+  std::vector<Segment> split(std::string_view text, bool parse_special, std::span<const TextRange> plain) const;
 
  private:
   struct Node {

@@ -1,5 +1,7 @@
 #include "asymkv/model/tokenizer/tokenizer.h"
 
+#include <map>
+#include <ranges>
 #include <unordered_map>
 #include <utility>
 
@@ -22,7 +24,7 @@ struct Tokenizer::Impl {
   Impl(const Impl&) = delete;  // the sets point into `definition`
   Impl& operator=(const Impl&) = delete;
 
-  void encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const;
+  void encode_raw(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids) const;
 
   // What the reference's decoder sees of a token.
   const std::string& spelling(size_t id) const {
@@ -76,15 +78,18 @@ Tokenizer::Impl::Impl(tokenizer::TokenizerDefinition source)
   }
 }
 
-void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const {
+void Tokenizer::Impl::encode_raw(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids) const {
   tokenizer::Matcher matcher;
-  for (const Segment& raw : in_raw_text.split(text, parse_special)) {
+  for (const Segment& raw : in_raw_text.split(text, options.parse_special, options.plain)) {
     if (raw.token != nullptr) {
       ids.push_back(raw.token->id);
       continue;
     }
     const std::string normalized = tokenizer::normalize(definition.normalizer, raw.text);
-    for (const Segment& segment : in_normalized_text.split(normalized, parse_special)) {
+    const auto begin = static_cast<size_t>(raw.text.data() - text.data());
+    const bool parse_special =
+        options.parse_special && !tokenizer::touches(options.plain, {begin, begin + raw.text.size()});
+    for (const Segment& segment : in_normalized_text.split(normalized, parse_special, {})) {
       if (segment.token != nullptr) {
         ids.push_back(segment.token->id);
         continue;
@@ -111,7 +116,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   std::vector<int32_t> ids;
   const auto& definition = impl_->definition;
   if (options.add_special) ids = definition.prefix;
-  impl_->encode_raw(text, options.parse_special, ids);
+  impl_->encode_raw(text, options, ids);
   if (options.add_special) ids.insert(ids.end(), definition.suffix.begin(), definition.suffix.end());
   return ids;
 }
@@ -157,6 +162,15 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
 
 bool Tokenizer::is_special(int32_t id) const {
   return impl_->definition.has_token(id) && impl_->special[static_cast<size_t>(id)];
+}
+
+std::vector<std::string> Tokenizer::special_tokens() const {
+  std::map<int32_t, std::string> by_id;
+  for (const AddedToken& token : impl_->definition.added_tokens) {
+    if (token.special) by_id.emplace(token.id, token.content);
+  }
+  const auto contents = std::views::values(by_id);
+  return {contents.begin(), contents.end()};
 }
 
 std::string Tokenizer::sha256() const {

@@ -13,6 +13,11 @@
 
 namespace asymkv {
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin, end;
+};
+
 struct EncodeOptions {
   // Adds what the tokenizer's own rule puts around a single text (post_processor template, GGUF add_bos_token):
   // usually BOS in front, nothing for most Qwen2 models.
@@ -20,6 +25,10 @@ struct EncodeOptions {
   // Recognises special tokens ("<|im_start|>") written in the text. Set it to false for text from users that must not
   // be able to write control tokens: they are then encoded as plain characters.
   bool parse_special = true;
+  // Where no special token is recognised in spite of parse_special, not even a part of one; ascending, without overlap.
+  // Special tokens that are searched in normalised text (no published model's since 2023) are not recognised anywhere
+  // between two other ones with such a range between them.
+  std::span<const TextRange> plain = {};
 };
 
 // What a GGUF file says about its tokenizer (keys tokenizer.ggml.*), by value.
@@ -72,6 +81,8 @@ class Tokenizer {
   // Id of a token in its published spelling ("<|im_end|>", "Ġthe").
   std::optional<int32_t> token_id(std::string_view token) const;
   bool is_special(int32_t id) const;
+  // What special tokens look like in a text, by id.
+  std::vector<std::string> special_tokens() const;
   // SHA-256 over everything that decides ids and text: vocabulary, merges, patterns, added tokens, template.
   std::string sha256() const;
 
