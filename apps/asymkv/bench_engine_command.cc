@@ -12,6 +12,7 @@
 #include "asymkv/base/interrupt.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/runtime/backends.h"
+#include "asymkv/tensor/ggml_quants.h"
 #include "command.h"
 #include "kv_options.h"
 #include "llama_bench.h"
@@ -87,12 +88,14 @@ double read_bandwidth() {
   return best;
 }
 
-// Stored bytes of the matrices that every token reads: all but an embedding that is not the output matrix too.
+// Bytes in memory of the matrices that every token reads: all but an embedding that is not the output matrix too.
 int64_t matrix_bytes(const LoadedModel& model) {
   int64_t bytes = 0;
   for (const TensorInfo& tensor : model.files.weights->tensors()) {
     const bool lookup = tensor.name == "model.embed_tokens.weight" && !model.config().tie_word_embeddings;
-    if (tensor.shape.size() > 1 && !lookup) bytes += tensor.stored_bytes;
+    if (tensor.shape.size() < 2 || lookup) continue;
+    const GgmlTypeTraits& traits = ggml_type_traits(parse_ggml_type(tensor.memory_type).value());
+    bytes += tensor.num_elems() / traits.block_elems * traits.block_bytes;
   }
   return bytes;
 }

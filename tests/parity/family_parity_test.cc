@@ -1,4 +1,5 @@
-// Tiny models of every family beyond qwen2 and llama, from safetensors and from GGUF, against transformers.
+// Tiny models of every family beyond qwen2 and llama, from safetensors and from GGUF, and of AWQ weights, against
+// transformers.
 #include <gtest/gtest.h>
 
 #include "asymkv/base/error.h"
@@ -26,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, FamilyParity,
                                          Case{"tiny-gemma3.gguf", "gemma3"}, Case{"tiny-gemma2", "gemma2"},
                                          Case{"tiny-gemma2.gguf", "gemma2"}, Case{"tiny-phi3", "phi3"},
                                          Case{"tiny-phi3.gguf", "phi3"}, Case{"tiny-phi3-long", "phi3-long"},
-                                         Case{"tiny-ministral3", "ministral3"}),
+                                         Case{"tiny-ministral3", "ministral3"}, Case{"tiny-awq", "awq"}),
                          [](const auto& parameter) {
                            std::string name = parameter.param.model.substr(5);
                            for (char& c : name) c = c == '-' || c == '.' ? '_' : c;

@@ -18,6 +18,7 @@ import random
 
 import torch
 
+import make_tiny_awq
 import reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -92,6 +93,8 @@ def load(arguments):
 
         tokenizer = AutoTokenizer.from_pretrained(arguments.gguf.parent, gguf_file=arguments.gguf.name)
         return model, [tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROMPTS]
+    if arguments.name == make_tiny_awq.NAME:  # transformers reads it with packages for GPUs only
+        return make_tiny_awq.load(GOLDEN / arguments.name), byte_prompts(len(PROMPTS))
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(GOLDEN / arguments.name, dtype=torch.float32,

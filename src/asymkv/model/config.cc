@@ -1,5 +1,7 @@
 #include "asymkv/model/config.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "asymkv/base/error.h"
@@ -42,16 +44,41 @@ void refuse_unknown_features(const Source& source, const Family& family) {
   }
 }
 
-// Weights quantised by a checkpoint scheme are refused; one that only describes the KV cache is not about weights.
-void check_quantization(const Source& source) {
+// AutoAWQ's "gemm" layout, which is the only scheme of quantised weights that is read; its group size.
+int64_t read_awq(const Json& quantization, const std::string& where) {
+  const int64_t bits = int_or(quantization, "bits", 4, where);
+  if (bits != 4) throw_unsupported("{}: bits {} is not supported, only 4 is", where, bits);
+  std::string version = string_or(quantization, "version", "gemm", where);
+  std::ranges::transform(version, version.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (version != "gemm") {
+    throw_unsupported("{}: version \"{}\" is not supported, only \"gemm\" is", where, version);
+  }
+  if (!bool_or(quantization, "zero_point", true, where)) {
+    throw_unsupported("{}: zero_point is false, which is not supported", where);
+  }
+  const int64_t group_size = int_or(quantization, "group_size", 128, where);
+  if (group_size != -1) checked_count(group_size, "group_size", where);
+  return group_size;
+}
+
+// Weights quantised by another checkpoint scheme are refused; one that only describes the KV cache is not about
+// weights.
+void check_quantization(const Source& source, ModelConfig& config) {
   if (!source.has("quantization_config")) return;
   const Json& quantization = source.json.at("quantization_config");
+  const std::string where = fmt::format("{}: quantization_config", source.origin);
   const bool kv_only = quantization.is_object() && quantization.contains("kv_cache_scheme") &&
                        !quantization.at("kv_cache_scheme").is_null() &&
                        (!quantization.contains("config_groups") || quantization.at("config_groups").empty());
-  if (!kv_only) {
-    throw_unsupported("{}: quantization_config is set; give the unquantised model or a GGUF file", source.origin);
+  if (kv_only) return;
+  if (!quantization.is_object()) throw_bad_input("{} must be an object, found {}", where, quantization.type_name());
+  const std::string method = string_or(quantization, "quant_method", "", where);
+  if (method != "awq") {
+    throw_unsupported(
+        "{}: quant_method \"{}\" is not supported, only \"awq\" is; give the unquantised model or a GGUF file", where,
+        method);
   }
+  config.awq_group_size = read_awq(quantization, where);
 }
 
 void read_geometry(const Source& source, const Family& family, ModelConfig& config) {
@@ -159,7 +186,7 @@ ModelConfig config_from_hf(const Json& json, std::string_view origin, std::optio
   config.post_norms = family.post_norms;
   config.fused_projections = family.fused_projections;
   refuse_unknown_features(source, family);
-  check_quantization(source);
+  check_quantization(source, config);
   read_geometry(source, family, config);
   read_hf_layers(source, family, config);
   read_hf_ropes(source, family, config);

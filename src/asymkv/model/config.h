@@ -57,6 +57,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   DType native_dtype = DType::kF16;  // bf16, f16 or f32: the type the model's own KV cache would have
+  int64_t awq_group_size = 0;        // of AWQ matrices (awq.h); -1: a whole row; 0: the model has none
   std::vector<int32_t> eos_token_ids;
   std::optional<int32_t> bos_token_id;
 };

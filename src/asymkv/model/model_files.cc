@@ -10,6 +10,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/model/awq.h"
 #include "asymkv/model/config_checks.h"
 
 namespace asymkv {
@@ -89,6 +90,20 @@ bool is_ignorable(const TensorInfo& tensor, const ModelFiles& model) {
          tensor.shape == std::vector<int64_t>{model.config.vocab_size, model.config.hidden_size};
 }
 
+// The configuration must agree with what the shapes of AWQ matrices say.
+void check_awq(const TensorInfo& tensor, const ModelFiles& model) {
+  if (!tensor.stored_type.starts_with(kAwqStoredType)) return;
+  const int64_t named = model.config.awq_group_size;
+  if (named == 0) {
+    throw_bad_input("{}: tensor \"{}\" is an AWQ matrix but the configuration has no quantization_config",
+                    model.path.string(), tensor.name);
+  }
+  if (tensor.stored_type != awq_stored_type(named == -1 ? tensor.row_elems() : named)) {
+    throw_bad_input("{}: tensor \"{}\" is {}, the configuration says group_size {}", model.path.string(), tensor.name,
+                    tensor.stored_type, named);
+  }
+}
+
 void check_tensors(ModelFiles& model) {
   const std::string origin = model.path.string();
   const auto num_layers = static_cast<size_t>(model.config.num_layers);
@@ -103,6 +118,7 @@ void check_tensors(ModelFiles& model) {
       throw_bad_input("{}: tensor \"{}\" has shape {}, the configuration needs {}", origin, tensor.name,
                       shape_text(found.shape), shape_text(tensor.shape));
     }
+    check_awq(found, model);
     required_names.insert(tensor.name);
   }
   for (const TensorInfo& tensor : model.weights->tensors()) {

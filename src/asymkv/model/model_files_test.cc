@@ -130,7 +130,7 @@ std::vector<BrokenFolder> broken_configs() {
       {"dtype_unknown", set_key("torch_dtype", "float8_e4m3fn"), kUnsupported, "torch_dtype \"float8_e4m3fn\""},
       {"eos_outside", set_key("eos_token_id", 40), kBad, "eos_token_id is 40, outside the vocabulary of 40"},
       {"quantised", set_key("quantization_config", {{"quant_method", "gptq"}}), kUnsupported,
-       "quantization_config is set"},
+       "quant_method \"gptq\" is not supported, only \"awq\" is"},
   };
 }
 

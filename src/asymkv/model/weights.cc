@@ -14,8 +14,22 @@
 namespace asymkv {
 namespace {
 
-constexpr int64_t kTaskElems = 1 << 16;           // elements widened by one parallel task
+constexpr int64_t kTaskElems = 1 << 16;           // elements read by one parallel task
 constexpr int64_t kSerialElems = 4 * kTaskElems;  // below this, threads cost more than they give
+
+// Calls `visit` for each row, on many threads where there are many elements.
+template <typename Visit>
+void for_each_row(int64_t num_rows, int64_t row_elems, const Visit& visit) {
+  if (num_rows * row_elems < kSerialElems) {
+    for (int64_t row = 0; row < num_rows; ++row) visit(row);
+    return;
+  }
+  const int64_t task_rows = std::max<int64_t>(1, kTaskElems / row_elems);
+  parallel_for((num_rows + task_rows - 1) / task_rows, [&](int64_t task, int /*thread_idx*/) {
+    const int64_t end = std::min(num_rows, (task + 1) * task_rows);
+    for (int64_t row = task * task_rows; row < end; ++row) visit(row);
+  });
+}
 
 }  // namespace
 
@@ -69,7 +83,7 @@ std::vector<float> WeightSource::read_f32(std::string_view name) const {
 void WeightSource::append_stored(std::string_view name, WeightMatrix& matrix) const {
   const size_t idx = require_idx(name);
   const TensorInfo& tensor = tensors_[idx];
-  const std::optional<GgmlType> type = parse_ggml_type(tensor.stored_type);
+  const std::optional<GgmlType> type = parse_ggml_type(tensor.memory_type);
   if (!type)
     throw_unsupported("{}: tensor \"{}\" is stored as {}, which no kernel reads", origin_, name, tensor.stored_type);
   ASYMKV_CHECK(tensor.row_elems() == matrix.in(), "rows of {} elements of {} for a matrix of {}", tensor.row_elems(),
@@ -77,11 +91,9 @@ void WeightSource::append_stored(std::string_view name, WeightMatrix& matrix) co
   const int64_t num_rows = tensor.num_rows();
   const std::span<std::byte> memory = matrix.append(*type, num_rows);
   const size_t row_bytes = memory.size() / static_cast<size_t>(std::max<int64_t>(1, num_rows));
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const std::span<const std::byte> stored = stored_row(idx, row);
-    ASYMKV_CHECK(stored.size() == row_bytes, "row of {} bytes of {}, need {}", stored.size(), name, row_bytes);
-    std::memcpy(memory.data() + static_cast<size_t>(row) * row_bytes, stored.data(), row_bytes);
-  }
+  for_each_row(num_rows, tensor.row_elems(), [&](int64_t row) {
+    copy_row(idx, row, memory.subspan(static_cast<size_t>(row) * row_bytes, row_bytes));
+  });
 }
 
 void WeightSource::read_rows_f32(std::string_view name, int64_t first_row, int64_t num_rows,
@@ -94,17 +106,7 @@ void WeightSource::read_rows_f32(std::string_view name, int64_t first_row, int64
   ASYMKV_CHECK(static_cast<int64_t>(out.size()) == num_rows * row_elems, "{} floats for {} rows of {} in {}",
                out.size(), num_rows, row_elems, name);
   if (out.empty()) return;
-  const auto read = [&](int64_t row) { read_row(idx, first_row + row, out.data() + row * row_elems); };
-  if (num_rows * row_elems < kSerialElems) {
-    for (int64_t row = 0; row < num_rows; ++row) read(row);
-    return;
-  }
-  const int64_t task_rows = std::max<int64_t>(1, kTaskElems / row_elems);
-  const int64_t num_tasks = (num_rows + task_rows - 1) / task_rows;
-  parallel_for(num_tasks, [&](int64_t task, int /*thread_idx*/) {
-    const int64_t end = std::min(num_rows, (task + 1) * task_rows);
-    for (int64_t row = task * task_rows; row < end; ++row) read(row);
-  });
+  for_each_row(num_rows, row_elems, [&](int64_t row) { read_row(idx, first_row + row, out.data() + row * row_elems); });
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path) {

@@ -20,6 +20,7 @@ struct TensorInfo {
   std::string stored_type;     // "BF16", "F16", "F32", "Q4_K", ...
   std::vector<int64_t> shape;  // outermost first: [out_features, in_features] for a matrix
   int64_t stored_bytes = 0;
+  std::string memory_type = stored_type;  // GgmlType it is copied into memory as, without loss
 
   int64_t num_elems() const;
   // A matrix has shape[0] rows; a vector or a scalar is one row.
@@ -51,8 +52,8 @@ class WeightSource {
   // read_f32 into a new vector.
   std::vector<float> read_f32(std::string_view name) const;
 
-  // Appends the tensor's rows to a matrix of the same row length, as they are stored (no widening), in canonical order.
-  // Throws Error{kUnsupported} for a stored type that is no GgmlType.
+  // Appends the tensor's rows to a matrix of the same row length, in their memory_type (no widening), in canonical
+  // order, on num_threads() threads when large. Throws Error{kUnsupported} for a memory_type that is no GgmlType.
   void append_stored(std::string_view name, WeightMatrix& matrix) const;
   // Gives mapped pages back to the system: what was copied out of the files need not stay resident twice. Later reads
   // work as before.
@@ -65,8 +66,8 @@ class WeightSource {
   std::vector<size_t> set_tensors(std::vector<TensorInfo> tensors, const std::string& origin);
   // Widens one row of tensor `idx` (position in tensors()); `out` has row_elems() floats. Called from many threads.
   virtual void read_row(size_t idx, int64_t row, float* out) const = 0;
-  // The stored bytes of row `row` of matrix `idx`.
-  virtual std::span<const std::byte> stored_row(size_t idx, int64_t row) const = 0;
+  // Copies row `row` of matrix `idx` in its memory_type; `out` has the row's bytes. Called from many threads.
+  virtual void copy_row(size_t idx, int64_t row, std::span<std::byte> out) const = 0;
 
  private:
   size_t require_idx(std::string_view name) const;
@@ -76,8 +77,9 @@ class WeightSource {
   std::string origin_;
 };
 
-// A folder with model.safetensors or model.safetensors.index.json and its shards. BF16, F16 and F32 tensors; another
-// type is Error{kUnsupported} naming tensor and type.
+// A folder with model.safetensors or model.safetensors.index.json and its shards. BF16, F16 and F32 tensors, and the
+// three tensors of an AWQ matrix (awq.h) as one called "NAME.weight"; another type is Error{kUnsupported} naming tensor
+// and type.
 std::unique_ptr<WeightSource> open_safetensors_weights(const std::filesystem::path& folder);
 // Throws Error{kBadInput} for a tensor name with no canonical counterpart.
 std::unique_ptr<WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file);

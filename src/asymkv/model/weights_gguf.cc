@@ -1,4 +1,5 @@
 #include <charconv>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -120,12 +121,13 @@ class GgufWeights : public WeightSource {
     }
   }
 
-  std::span<const std::byte> stored_row(size_t idx, int64_t row) const override {
+  void copy_row(size_t idx, int64_t row, std::span<std::byte> out) const override {
     const Stored& stored = stored_[idx];
     const TensorInfo& tensor = tensors()[idx];
     const auto row_bytes = static_cast<size_t>(tensor.stored_bytes / tensor.num_rows());
     const int64_t place = stored.interleaved ? stored_channel(row) : row;
-    return stored.tensor->bytes.subspan(static_cast<size_t>(place) * row_bytes, row_bytes);
+    ASYMKV_CHECK(out.size() == row_bytes, "{} bytes for a row of {}", out.size(), row_bytes);
+    std::memcpy(out.data(), stored.tensor->bytes.data() + static_cast<size_t>(place) * row_bytes, row_bytes);
   }
 
  private:

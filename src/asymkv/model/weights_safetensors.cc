@@ -8,9 +8,11 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/json.h"
+#include "asymkv/model/awq.h"
 #include "asymkv/model/safetensors.h"
 #include "asymkv/model/weights.h"
 #include "asymkv/tensor/dtype.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 namespace asymkv {
 namespace {
@@ -41,20 +43,26 @@ std::optional<DType> float_dtype(std::string_view name) {
 class SafetensorsWeights : public WeightSource {
  public:
   SafetensorsWeights(std::vector<Shard> shards, const std::string& origin) : shards_(std::move(shards)) {
-    std::vector<TensorInfo> infos;
-    std::vector<Stored> stored;
+    std::map<std::string_view, const SafetensorsEntry*> entries;  // a matrix's parts may lie in several shards
     for (const Shard& shard : shards_) {
       for (const SafetensorsEntry& entry : shard.header.tensors) {
-        const std::optional<DType> dtype = float_dtype(entry.dtype);
-        if (!dtype) {
-          throw_unsupported("{}: tensor \"{}\" is stored as {}; use BF16, F16 or F32", shard.file.path().string(),
-                            entry.name, entry.dtype);
+        if (!entries.emplace(entry.name, &entry).second) {
+          throw_bad_input("{}: tensor \"{}\" appears twice", origin, entry.name);
         }
-        infos.push_back({entry.name, entry.dtype, entry.shape, static_cast<int64_t>(entry.bytes.size())});
-        stored.push_back({*dtype, entry.bytes});
       }
     }
-    for (const size_t i : set_tensors(std::move(infos), origin)) stored_.push_back(stored[i]);
+    std::vector<TensorInfo> infos;
+    std::vector<Stored> stored;
+    for (const auto& [name, entry] : entries) {
+      if (add_awq(*entry, entries, origin, infos, stored)) continue;
+      const std::optional<DType> dtype = float_dtype(entry->dtype);
+      if (!dtype) {
+        throw_unsupported("{}: tensor \"{}\" is stored as {}; use BF16, F16 or F32", origin, name, entry->dtype);
+      }
+      infos.push_back({entry->name, entry->dtype, entry->shape, static_cast<int64_t>(entry->bytes.size())});
+      stored.push_back({*dtype, entry->bytes, std::nullopt});
+    }
+    for (const size_t i : set_tensors(std::move(infos), origin)) stored_.push_back(std::move(stored[i]));
   }
 
   std::vector<std::filesystem::path> files() const override {
@@ -72,6 +80,12 @@ class SafetensorsWeights : public WeightSource {
   void read_row(size_t idx, int64_t row, float* out) const override {
     const int64_t num_elems = tensors()[idx].row_elems();
     const Stored& stored = stored_[idx];
+    if (stored.awq) {
+      const GgmlTypeTraits& traits = ggml_type_traits(GgmlType::kQ5_0);
+      std::vector<std::byte> blocks(static_cast<size_t>(num_elems / traits.block_elems * traits.block_bytes));
+      stored.awq->copy_row_as_q5_0(row, blocks);
+      return dequantize_ggml(GgmlType::kQ5_0, blocks, {out, static_cast<size_t>(num_elems)});
+    }
     const std::byte* in = stored.bytes.data() + row * num_elems * dtype_bytes(stored.dtype);
     if (stored.dtype == DType::kF32) {
       std::memcpy(out, in, static_cast<size_t>(num_elems) * sizeof(float));
@@ -84,17 +98,47 @@ class SafetensorsWeights : public WeightSource {
     }
   }
 
-  std::span<const std::byte> stored_row(size_t idx, int64_t row) const override {
+  void copy_row(size_t idx, int64_t row, std::span<std::byte> out) const override {
     const Stored& stored = stored_[idx];
+    if (stored.awq) return stored.awq->copy_row_as_q5_0(row, out);
     const auto row_bytes = static_cast<size_t>(tensors()[idx].row_elems() * dtype_bytes(stored.dtype));
-    return stored.bytes.subspan(static_cast<size_t>(row) * row_bytes, row_bytes);
+    ASYMKV_CHECK(out.size() == row_bytes, "{} bytes for a row of {}", out.size(), row_bytes);
+    std::memcpy(out.data(), stored.bytes.data() + static_cast<size_t>(row) * row_bytes, row_bytes);
   }
 
  private:
   struct Stored {
-    DType dtype;
+    DType dtype = DType::kF32;
     std::span<const std::byte> bytes;
+    std::optional<AwqMatrix> awq;  // instead of the others
   };
+  using Entries = std::map<std::string_view, const SafetensorsEntry*>;
+  // True if the entry is a part of an AWQ matrix; the first part, "NAME.qweight", adds the whole.
+  static bool add_awq(const SafetensorsEntry& entry, const Entries& entries, const std::string& origin,
+                      std::vector<TensorInfo>& infos, std::vector<Stored>& stored) {
+    const size_t dot = entry.name.rfind('.');
+    if (dot == std::string::npos) return false;
+    const std::string module = entry.name.substr(0, dot);
+    const std::string_view part = std::string_view(entry.name).substr(dot + 1);
+    if (part == "qzeros" || part == "scales") return entries.contains(module + ".qweight");
+    if (part != "qweight") return false;
+    const auto find = [&](const char* name) -> const SafetensorsEntry& {
+      const auto it = entries.find(module + name);
+      if (it == entries.end()) {
+        throw_bad_input("{}: tensor \"{}{}\" is missing, which \"{}\" needs", origin, module, name, entry.name);
+      }
+      return *it->second;
+    };
+    const AwqMatrix matrix(module, entry, find(".qzeros"), find(".scales"), origin);
+    infos.push_back({module + ".weight",
+                     awq_stored_type(matrix.group_size()),
+                     {matrix.out(), matrix.in()},
+                     matrix.stored_bytes(),
+                     "Q5_0"});
+    stored.push_back({DType::kF32, {}, matrix});
+    return true;
+  }
+
   std::vector<Shard> shards_;
   std::vector<Stored> stored_;  // as tensors()
 };
