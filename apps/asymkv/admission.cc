@@ -3,20 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
 
+#include "admission_recorder.h"
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/report.h"
+#include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_folder.h"
-#include "engine_runner.h"
 #include "probe_runner.h"
-#include "run_record.h"
 #include "side_documents.h"
 
 namespace asymkv::app {
@@ -55,11 +55,16 @@ struct FixedScales {
 };
 std::optional<FixedScales> prepare_scales(const AdmissionRequest& request, LoadedModel& model,
                                           const std::vector<ArmId>& arms) {
-  if (std::ranges::none_of(arms, arm_needs_fixed_scales)) return std::nullopt;
+  if (std::ranges::none_of(arms, arm_needs_fixed_scales)) {
+    if (!request.scales_file.empty()) throw_usage("--scales: no arm of {} has fixed scales", join_arms(arms));
+    return std::nullopt;
+  }
   if (!request.scales_file.empty()) {
     const std::string origin = request.scales_file.string();
-    Json json = read_json_file(request.scales_file);
-    ScaleSet set = scales_from_json(json, origin, model.config(), model.files.weights_sha256());
+    const Json file = read_json_file(request.scales_file);
+    ScaleSet set = scales_from_json(file, origin, model.config(), model.files.weights_sha256());
+    // As read, so that the hash in run.json follows from the copy in the folder.
+    Json json = scales_to_json(set, model.files.weights_sha256(), string_or(file, "data_sha256", "", origin));
     return FixedScales{std::move(set), std::move(json)};
   }
   const auto documents = make_side_documents(model, request.protocol, request.files, kCalibrationSeedOffset);
@@ -95,69 +100,62 @@ RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& mo
   return identity;
 }
 
-// Exact bytes per token of each arm, from the layout its cache was allocated with; arms that must weigh the same do.
-ArmBytes measure_bytes(EngineRunner& runner, const std::vector<ArmId>& arms) {
-  ArmBytes bytes;
-  for (const ArmId arm : arms) {
+// Every arm's cache was allocated with as many bytes a token as the certificate is going to say.
+void check_bytes(const EngineRunner& runner, const ArmBytes& bytes) {
+  for (const auto& [arm, count] : bytes) {
     const KvCache* cache = runner.cache_of(arm);
     ASYMKV_CHECK(cache != nullptr, "arm {} has no cache", arm_name(arm));
-    const KvLayout& layout = cache->layout();
     const CacheInventory inventory = cache->inventory();
-    const PageBytes expected = layout.page_bytes().scaled(inventory.num_pages * inventory.num_layers);
-    ASYMKV_CHECK(inventory.planes == expected, "arm {} holds {} bytes, its layout says {}", arm_name(arm),
-                 inventory.planes.total(), expected.total());
-    bytes[arm] = layout.page_bytes().total() * inventory.num_layers / layout.geometry().page_size;
+    const int64_t slots = inventory.num_pages * cache->layout().geometry().page_size;
+    ASYMKV_CHECK(inventory.planes.total() == count * slots, "arm {} holds {} bytes, its layout says {}", arm_name(arm),
+                 inventory.planes.total(), count * slots);
   }
-  for (const auto& [arm, count] : bytes) {
-    const std::optional<ArmId> twin = equal_bytes_arm(arm);
-    if (!twin || !bytes.contains(*twin)) continue;
-    ASYMKV_CHECK(bytes.at(*twin) == count, "arms {} and {} must have equal bytes: {} and {}", arm_name(arm),
-                 arm_name(*twin), count, bytes.at(*twin));
-  }
-  return bytes;
-}
-
-struct Verdicts {
-  Run run;
-  Judgement judgement;
-  ProbeResult probe;
-  ArmBytes bytes;
-  PolicyDecision policy;
-};
-
-void write_json(const fs::path& path, const Json& json) {
-  write_file_atomic(path, canonical_json(json) + "\n");
 }
 
 // Everything written after the last case; pure functions of the run's files, so a resumed run writes the same.
-AdmissionResult write_results(const Verdicts& v, const fs::path& folder, const Json& record,
-                              const std::vector<std::string>& repairs) {
+AdmissionResult write_results(const FinishedRun& finished, const fs::path& folder) {
+  write_certificate(finished, folder);
   AdmissionResult result;
   result.folder = folder;
-  result.model = v.run.identity.model;
-  result.tier = v.policy.tier;
-  result.certificate = make_certificate({v.run, v.judgement, v.probe, v.bytes, folder});
-  write_json(folder / "certificate.json", result.certificate);
-  result.policy = policy_to_json(v.policy, v.run, sha256_file_hex(folder / "certificate.json"));
-  write_json(folder / "policy.json", result.policy);
-  write_json(folder / "record.json", record);
-  write_file_atomic(folder / "report.html",
-                    render_report_html({v.run, v.judgement, v.probe, v.bytes, v.policy, record, repairs}));
-
-  result.table = render_table(v.run, v.judgement, v.bytes, v.policy);
+  result.model = finished.run.identity.model;
+  result.tier = finished.policy.tier;
+  result.certificate = read_json_file(folder / "certificate.json");
+  result.policy = write_policy_and_report(finished, folder);
+  result.table = render_table(finished.run, finished.judgement, finished.bytes_per_token, finished.policy);
   return result;
+}
+
+// A file that nothing reads is a mistake of the caller's, not a default.
+void refuse_unread_files(const Protocol& protocol, const CaseFiles& files) {
+  const auto is_file = [](const auto& panel) { return panel.source == DataSource::kFile; };
+  const auto refuse = [&](std::string_view option, bool read) {
+    if (!read) throw_usage("{}: protocol {} does not read that file; leave the option out", option, protocol.name);
+  };
+  const bool math = protocol.math && is_file(*protocol.math);
+  if (!files.filler.empty()) refuse("--filler", std::ranges::any_of(protocol.retrieval, is_file));
+  if (!files.math_questions.empty()) refuse("--math-questions", math);
+  if (!files.math_few_shot.empty()) refuse("--math-examples", math && protocol.math->few_shot > 0);
+  if (!files.loss_texts.empty()) refuse("--loss-text", std::ranges::any_of(protocol.loss, is_file));
+}
+
+// What a run asks, before any model is there; holds the folder from here on.
+RunRequest open_run(const AdmissionRequest& request) {
+  RunRequest run;
+  run.folder = run_folder_of(request);
+  run.resume = request.resume;
+  run.mode = request.mode;
+  refuse_unread_files(request.protocol, request.files);
+  run.protocol = resolve_data(request.protocol, request.files);
+  require_attainable(run.protocol, "protocol " + run.protocol.name);
+  run.lock = std::make_shared<FolderLock>(run.folder, run.resume);
+  return run;
 }
 
 }  // namespace
 
 AdmissionResult run_admission(const AdmissionRequest& request) {
   const RunClock clock;
-  const fs::path folder = run_folder_of(request);
-  RunRequest run;
-  run.folder = folder;
-  run.resume = request.resume;
-  run.protocol = resolve_data(request.protocol, request.files);
-  require_attainable(run.protocol, "protocol " + run.protocol.name);
+  RunRequest run = open_run(request);
   const auto model = load_model(request.model, request.backends);
   run.arms = choose_arms(request, *model);
   const std::optional<FixedScales> scales = prepare_scales(request, *model, run.arms);
@@ -169,24 +167,21 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   options.prefill = run.protocol.prefill;
   options.chunk_tokens = run.protocol.chunk_tokens;
   options.scales = scales ? &scales->set : nullptr;
+  run.cache = {model->config().num_layers, model->decoder.kv_geometry(options.page_size)};
   EngineRunner runner(*model, options);
   runner.check_arms(run.arms);
 
-  Verdicts verdicts;
-  verdicts.probe = prepare_probe(request, *model);
-  fmt::print(stderr, "probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(verdicts.probe.verdict),
-             verdicts.probe.mean_logit_noise);
-  const RunSummary summary = run_panels(run, runner);
+  ProbeResult probe = prepare_probe(request, *model);
+  fmt::print(stderr, "probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict),
+             probe.mean_logit_noise);
+  AdmissionRecorder recorder(runner, *model, run, clock);
+  const RunSummary summary = run_panels(run, recorder);
   for (const std::string& repair : summary.repairs) fmt::print(stderr, "repaired: {}\n", repair);
 
-  verdicts.run = read_run(folder);
-  verdicts.judgement = judge_run(verdicts.run);
-  verdicts.bytes = measure_bytes(runner, run.arms);
-  verdicts.policy = choose_policy(verdicts.judgement, verdicts.probe, run.protocol, verdicts.bytes, request.mode);
-  Json record = make_admission_record(*model, runner.caches(), run, clock);
-  record["repairs"] = summary.repairs;
-  if (scales) write_json(folder / "scales.json", scales->json);
-  AdmissionResult result = write_results(verdicts, folder, record, summary.repairs);
+  const FinishedRun finished = finish_run(read_run(run.folder), std::move(probe), read_admission_record(run.folder));
+  check_bytes(runner, finished.bytes_per_token);
+  if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
+  AdmissionResult result = write_results(finished, run.folder);
   result.seconds = clock.seconds();
   return result;
 }

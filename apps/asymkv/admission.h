@@ -33,8 +33,9 @@ struct AdmissionResult {
   double seconds = 0;
 };
 
-// The whole job: loads the model, probes it, runs the panels (resumable), and writes scales.json, probe.json,
-// certificate.json, policy.json, record.json and report.html into the folder.
+// The whole job: takes the folder, loads the model, probes it, runs the panels (resumable, record.json growing with
+// them), and writes scales.json (where an arm has fixed scales), certificate.json, policy.json and report.html beside
+// them. A finished run that is resumed ends with the same files. What can be refused without the model is.
 AdmissionResult run_admission(const AdmissionRequest& request);
 
 }  // namespace asymkv::app

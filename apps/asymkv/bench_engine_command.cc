@@ -16,6 +16,7 @@
 #include "command.h"
 #include "kv_options.h"
 #include "llama_bench.h"
+#include "output_file.h"
 #include "run_record.h"
 
 namespace asymkv::app {
@@ -285,6 +286,7 @@ void check_args(const EngineBenchArgs& args) {
   for (const int64_t depth : args.depth) {
     if (depth < 0) throw_usage("--depth {}: give 0 or more cached tokens", depth);
   }
+  if (!args.out.empty()) check_output_file(args.out, "--out");
   if (!args.llama_bench.empty() && !args.model.ends_with(".gguf")) {
     throw_usage("--llama-bench needs a .gguf file as MODEL, found {}", args.model);
   }

@@ -11,6 +11,7 @@
 #include "asymkv/engine/scales.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "output_file.h"
 #include "side_documents.h"
 
 namespace asymkv::app {
@@ -27,6 +28,7 @@ struct CalibrateArguments {
 };
 
 int run(const CalibrateArguments& args) {
+  check_output_file(args.scales, "--out");
   const std::string text = read_text_file(args.data);
   const auto model = load_model(args.model, select_backends(args.device));
   const auto documents = cut_documents(*model, text, args.tokens, args.documents, args.data);

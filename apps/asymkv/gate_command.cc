@@ -5,10 +5,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/file.h"
-#include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/report.h"
 #include "command.h"
@@ -59,13 +58,21 @@ int print_protocol(const GateOptions& options) {
   return 0;
 }
 
+// A report speaks for its folder, so it is written for one that verifies and for no other.
+void require_verified(const std::filesystem::path& folder) {
+  std::vector<Mismatch> mismatches = verify_run_folder(folder);
+  std::erase_if(mismatches, is_derived);
+  if (mismatches.empty()) return;
+  const Mismatch& first = mismatches.front();
+  throw_bad_input("{} does not verify ({}: {}): nothing was written; asymkv gate verify {} names {}", folder.string(),
+                  first.path, first.recomputed, folder.string(), count_words(std::ssize(mismatches), "mismatch"));
+}
+
 int write_report(const GateOptions& options) {
+  require_verified(options.folder);
   const FinishedRun finished = read_finished_run(options.folder);
+  write_policy_and_report(finished, options.folder);
   const std::filesystem::path path = options.folder / "report.html";
-  write_file_atomic(path, render_report_html(finished.report_inputs()));
-  const std::string certificate_sha256 = sha256_file_hex(options.folder / "certificate.json");
-  const Json policy = policy_to_json(finished.policy, finished.run, certificate_sha256);
-  write_file_atomic(options.folder / "policy.json", canonical_json(policy) + "\n");
   if (options.json) {
     print_json({{"report", path.string()}, {"tier", tier_name(finished.policy.tier)}});
   } else {

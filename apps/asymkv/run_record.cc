@@ -7,8 +7,6 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/kv/key_transform.h"
-#include "asymkv/record/record.h"
-#include "asymkv/runtime/launch_log.h"
 #include "command.h"
 
 namespace asymkv::app {
@@ -19,17 +17,19 @@ std::vector<std::string>& stored_argv() {
   return argv;
 }
 
-// Kernels that touched caches of exactly this format, seen from one side.
-std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvFormat& format, bool key_side) {
-  const auto* log = dynamic_cast<const LoggedAttention*>(model.decoder.backends().attention.get());
+// Kernels that touched caches of exactly this format since `before`, seen from one side.
+std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvFormat& format, const LaunchCounts& before,
+                                     bool key_side) {
   std::vector<LaunchedKernel> kernels;
-  if (log == nullptr) return kernels;
-  for (const auto& [launch, count] : log->launches()) {
+  for (const auto& [launch, total] : launches_so_far(model)) {
     const bool same = launch.key == format.key.id() && launch.value == format.value.id() &&
                       launch.scale == scale_kind_name(format.scale());
-    if (!same) continue;
-    kernels.push_back({std::string(log->name()), fmt::format("{}:{}", launch.phase, launch.kernel),
-                       key_side ? launch.key : launch.value, build_id(), count});
+    const auto earlier = before.find(launch);
+    const int64_t count = total - (earlier == before.end() ? 0 : earlier->second);
+    if (!same || count == 0) continue;
+    kernels.push_back({std::string(model.decoder.backends().attention->name()),
+                       fmt::format("{}:{}", launch.phase, launch.kernel), key_side ? launch.key : launch.value,
+                       build_id(), count});
   }
   return kernels;
 }
@@ -55,13 +55,14 @@ std::optional<std::string> requested_side(const std::string& kv, bool key_side) 
   return key_side ? kv.substr(0, slash) : kv.substr(slash + 1);
 }
 
-SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested, bool key_side) {
+SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
+                     const LaunchCounts& before, bool key_side) {
   SideFacts facts;
   const KvFormat& format = cache.layout().format();
   facts.requested = requested_side(requested.kv, key_side);
   facts.resolved = key_side ? format.key.id() : format.value.id();
   facts.allocated = allocated(cache, key_side);
-  facts.launched = launched(model, format, key_side);
+  facts.launched = launched(model, format, before, key_side);
   return facts;
 }
 
@@ -75,11 +76,11 @@ Record::Scales scale_facts(const KvCache& cache) {
 }
 
 Record make_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
-                   const RunClock& clock) {
+                   const RecordStart& start) {
   Record record;
   record.engine_version = kVersion;
-  record.key = side_facts(model, cache, requested, true);
-  record.value = side_facts(model, cache, requested, false);
+  record.key = side_facts(model, cache, requested, start.before, true);
+  record.value = side_facts(model, cache, requested, start.before, false);
   record.model.id = model.files.name();
   record.model.weights_sha256 = model.files.weights_sha256();
   record.model.tokenizer_sha256 = model.tokenizer.sha256();
@@ -95,7 +96,7 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   record.device.name = fmt::format("{}+{}", backends.attention->name(), backends.model->name());
   record.build = {build_id(), __VERSION__};
   record.argv_sha256 = argv_fingerprint(stored_argv());
-  record.started = utc_timestamp(clock.start());
+  record.started = utc_timestamp(start.clock.start());
   record.ended = utc_timestamp(std::chrono::system_clock::now());
   return record;
 }
@@ -117,19 +118,24 @@ void remember_argv(int argc, char** argv) {
 
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
                      const RunClock& clock) {
-  return record_to_json(make_record(model, cache, requested, clock));
+  return record_to_json(make_record(model, cache, requested, {clock, {}}));
 }
 
-Json make_admission_record(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches, const RunRequest& run,
-                           const RunClock& clock) {
-  Json arms = Json::object();
+LaunchCounts launches_so_far(const LoadedModel& model) {
+  const auto* log = dynamic_cast<const LoggedAttention*>(model.decoder.backends().attention.get());
+  return log == nullptr ? LaunchCounts{} : log->launches();
+}
+
+std::map<ArmId, Record> make_arm_records(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches,
+                                         const RunRequest& run, const RecordStart& start) {
+  std::map<ArmId, Record> records;
   for (const auto& [arm, cache] : caches) {
     const KvFormat format = arm_format(arm, model.config().native_dtype);
-    Record record = make_record(model, *cache, {format.id(), std::string(scale_kind_name(format.scale()))}, clock);
+    Record record = make_record(model, *cache, {format.id(), std::string(scale_kind_name(format.scale()))}, start);
     record.protocol_sha256 = protocol_sha256(run.protocol);
-    arms[std::string(arm_name(arm))] = record_to_json(record);
+    records[arm] = std::move(record);
   }
-  return {{"schema", "asymkv.admission-record/1"}, {"arms", std::move(arms)}};
+  return records;
 }
 
 }  // namespace asymkv::app

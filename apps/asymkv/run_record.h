@@ -7,6 +7,8 @@
 #include "asymkv/engine/loaded_model.h"
 #include "asymkv/gate/run_folder.h"
 #include "asymkv/kv/cache.h"
+#include "asymkv/record/record.h"
+#include "asymkv/runtime/launch_log.h"
 
 namespace asymkv::app {
 
@@ -39,8 +41,18 @@ void remember_argv(int argc, char** argv);
 // The provenance record of one cache that served a command (record/record.h).
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
                      const RunClock& clock);
-// One record per arm of an admission run: {"schema", "arms": {ARM: record}}.
-Json make_admission_record(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches, const RunRequest& run,
-                           const RunClock& clock);
+
+// How often each kernel has run in this process.
+using LaunchCounts = std::map<Launch, int64_t>;
+LaunchCounts launches_so_far(const LoadedModel& model);
+
+// Where a record's work began: its start, and what had run before it.
+struct RecordStart {
+  const RunClock& clock;
+  const LaunchCounts& before;
+};
+// The record of each arm of an admission run since `start`.
+std::map<ArmId, Record> make_arm_records(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches,
+                                         const RunRequest& run, const RecordStart& start);
 
 }  // namespace asymkv::app

@@ -35,13 +35,7 @@ class GateCli : public testing::Test {
     fs::remove_all(scratch_);
     fs::create_directories(scratch_);
     folder_ = scratch_ / "run";
-    gate_testkit::write_run(gate_testkit::robust_plan(), folder_);
-    const auto run = read_run(folder_);
-    const Judgement judgement = judge_run(run);
-    const ProbeResult probe = gate_testkit::make_probe(Fragility::kRobust);
-    const ArmBytes bytes = gate_testkit::make_bytes();
-    write_file_atomic(folder_ / "certificate.json",
-                      certificate_bytes(make_certificate({run, judgement, probe, bytes, folder_})));
+    gate_testkit::write_finished_run(gate_testkit::robust_plan(), Fragility::kRobust, folder_);
   }
   void TearDown() override { fs::remove_all(scratch_); }
 
@@ -94,11 +88,29 @@ TEST_F(GateCli, VerifyAcceptsAndNamesAChange) {
   EXPECT_EQ(answer.exit_code, 1);
   const Json json = parse_json(answer.out, "stdout");
   EXPECT_EQ(json.at("ok"), false);
-  ASSERT_EQ(json.at("mismatches").size(), 1U) << answer.out;
+  ASSERT_GE(json.at("mismatches").size(), 1U) << answer.out;
   EXPECT_EQ(json["mismatches"][0]["path"], "arms.SD.vs.N.retrieval.8192.lost");
   EXPECT_EQ(json["mismatches"][0]["recorded"], "31");
   EXPECT_EQ(json["mismatches"][0]["recomputed"], "0");
   EXPECT_THAT(run(fmt::format("gate verify '{}'", folder_.string())).out, HasSubstr("recorded 31, recomputed: 0"));
+}
+
+TEST_F(GateCli, ReportRefusesAForgedCertificateAndRestoresThePolicy) {
+  const std::string policy = read_text_file(folder_ / "policy.json");
+  write_file_atomic(folder_ / "policy.json", "{}");
+  fs::remove(folder_ / "report.html");
+  EXPECT_EQ(run(fmt::format("gate report '{}'", folder_.string())).exit_code, 0);
+  EXPECT_EQ(read_text_file(folder_ / "policy.json"), policy);
+
+  Json certificate = read_json_file(folder_ / "certificate.json");
+  certificate["arms"]["SD"]["bytes_per_token"] = 1;
+  write_file_atomic(folder_ / "certificate.json", certificate_bytes(certificate));
+  fs::remove(folder_ / "policy.json");
+  EXPECT_EQ(run(fmt::format("gate verify '{}'", folder_.string())).exit_code, 1);
+  const Answer answer = run(fmt::format("gate report '{}'", folder_.string()));
+  EXPECT_EQ(answer.exit_code, 3);
+  EXPECT_THAT(answer.err, HasSubstr("does not verify (arms.SD.bytes_per_token"));
+  EXPECT_FALSE(fs::exists(folder_ / "policy.json"));
 }
 
 TEST_F(GateCli, FolderWithoutARunIsBadInput) {

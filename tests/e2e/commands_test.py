@@ -112,6 +112,11 @@ class Commands(unittest.TestCase):
             (("admit", ROBUST, "--arms", "N,XX"), 2, "XX"),
             (("admit", ROBUST, "--protocol", "nonsense"), 2, "nonsense"),
             (("admit", ROBUST, "--protocol", "quick"), 2, "name"),
+            (("admit", ROBUST, "--filler", "nope"), 2, "--filler"),
+            (("admit", "no-model", "--out", program.SOURCE / "LICENSE"), 2, "is not a folder"),
+            (("admit", "no-model", "--out", program.SOURCE / "docs"), 2, "is not empty"),
+            (("calibrate", "no-model", "--data", "README.md", "--out", program.SOURCE / "docs"), 2, "is a folder"),
+            (("bench", "engine", "no-model", "--out", program.SOURCE / "no-folder" / "x.json"), 2, "there is no folder"),
         ]
         for args, code, words in cases:
             result = program.run(*args)

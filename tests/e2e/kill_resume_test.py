@@ -79,6 +79,7 @@ class KillResume(unittest.TestCase):
             self.assertEqual(evidence(out), expected)
             self.remove(out)
         self.assertEqual(evidence(out), expected)
+        program.run("gate", "verify", out, check=0)  # the record has the launches of all processes
         for path in sorted((out / "outcomes").iterdir()):
             ids = collections.Counter(json.loads(line)["case_id"] for line in path.read_text().splitlines())
             self.assertEqual(set(ids.values()), {1}, path.name)
@@ -115,6 +116,22 @@ class KillResume(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("resume", result.stderr)
         subprocess.run(self.command(out, True), check=True, capture_output=True)
+
+    def test_a_finished_run_resumes_to_itself(self):
+        out = self.folder / "finished"
+        subprocess.run(self.command(out, False), check=True, capture_output=True)
+        before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        for arm, facts in json.loads((out / "record.json").read_text())["arms"].items():
+            self.assertTrue(facts["key"]["attested"] and facts["value"]["attested"], arm)
+        for name in ("certificate.json", "policy.json", "report.html"):  # killed before they were written
+            (out / name).unlink()
+        subprocess.run(self.command(out, True), check=True, capture_output=True)
+        self.assertEqual({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}, before)
+        program.run("gate", "verify", out, check=0)
+        (out / "record.json").unlink()
+        result = subprocess.run(self.command(out, True), capture_output=True, text=True)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("record.json is missing", result.stderr)
 
     def test_torn_line_is_reported(self):
         out = self.folder / "torn"

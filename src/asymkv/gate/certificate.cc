@@ -173,23 +173,4 @@ std::string certificate_bytes(const Json& certificate) {
   return canonical_json(certificate) + "\n";
 }
 
-CertificateCarried carried_from_certificate(const Json& certificate, std::string_view origin) {
-  const Json& arms = require_field(certificate, "arms", origin);
-  if (!arms.is_object()) throw_bad_input("{}: field \"arms\" must be an object", origin);
-  CertificateCarried carried{probe_from_json(require_field(certificate, "probe", origin), origin), {}};
-  for (const auto& [name, row] : arms.items()) {
-    const std::string at = fmt::format("{}: arms.{}", origin, name);
-    ArmId arm = ArmId::kN;
-    try {
-      arm = parse_arm(name);
-    } catch (const Error& e) {
-      throw_bad_input("{}: {}", at, e.what());
-    }
-    const int64_t bytes = require_int(row, "bytes_per_token", at);
-    if (bytes <= 0) throw_bad_input("{}: field \"bytes_per_token\" must be positive, but it is {}", at, bytes);
-    carried.bytes_per_token[arm] = bytes;
-  }
-  return carried;
-}
-
 }  // namespace asymkv

@@ -30,14 +30,6 @@ Json make_certificate(const CertificateInputs& inputs);
 // The bytes of certificate.json: canonical JSON and a newline.
 std::string certificate_bytes(const Json& certificate);
 
-// What a certificate carries because outcomes cannot give it: the probe's numbers and the cache bytes of each arm.
-struct CertificateCarried {
-  ProbeResult probe;
-  ArmBytes bytes_per_token;
-};
-// Throws Error{kBadInput} naming `origin` and the field.
-CertificateCarried carried_from_certificate(const Json& certificate, std::string_view origin);
-
 // The terminal table: one row an arm with format, bytes, losses, bounds and verdicts, the noise floor, and one sentence
 // on the policy. Plain text, ends with a newline.
 std::string render_table(const Run& run, const Judgement& judgement, const ArmBytes& bytes,

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using gate_testkit::make_bytes;
 using gate_testkit::make_probe;
 
-// A certified run of native, AD, RD and SD in a folder of its own.
+// A certified run of native, AD, RD, SF and SD in a folder of its own.
 class CertificateFolder : public testing::Test {
  protected:
   void SetUp() override {
@@ -36,17 +36,11 @@ class CertificateFolder : public testing::Test {
     made_.push_back(folder);
     gate_testkit::RunPlan plan = gate_testkit::fragile_plan();
     for (const ArmId arm : all_arms()) {
-      if (arm != ArmId::kN && arm != ArmId::kAD && arm != ArmId::kRD && arm != ArmId::kSD) plan.arms.erase(arm);
+      if (arm != ArmId::kN && arm != ArmId::kAD && arm != ArmId::kRD && arm != ArmId::kSD && arm != ArmId::kSF) {
+        plan.arms.erase(arm);
+      }
     }
-    gate_testkit::write_run(plan, folder);
-    const auto run = read_run(folder);
-    const Judgement judgement = judge_run(run);
-    const ProbeResult probe = make_probe(Fragility::kFragile);
-    const ArmBytes bytes = make_bytes();
-    const std::string text = certificate_bytes(make_certificate({run, judgement, probe, bytes, folder}));
-    write_file_atomic(folder / "certificate.json", text);
-    const PolicyDecision policy = choose_policy(judgement, probe, run.protocol, bytes, PolicyMode::kKnee);
-    write_file_atomic(folder / "policy.json", canonical_json(policy_to_json(policy, run, sha256_hex(text))) + "\n");
+    gate_testkit::write_finished_run(plan, Fragility::kFragile, folder);
     return folder;
   }
 
@@ -124,7 +118,7 @@ TEST_F(CertificateFolder, EveryChangedCertificateFieldIsNamed) {
                "arms.SD.vs.N.loss.1024.document_deltas[3]");
   expect_found([](Json& c) { c["noise_floor"] = Json(); }, "noise_floor");
   expect_found([](Json& c) { c["approved_by"] = "me"; }, "approved_by");
-  expect_found([](Json& c) { c["arms"].erase("SD"); }, "certificate");
+  expect_found([](Json& c) { c["arms"].erase("SD"); }, "arms.SD");
 }
 
 TEST_F(CertificateFolder, EveryChangedEvidenceFileIsNamed) {
@@ -138,7 +132,68 @@ TEST_F(CertificateFolder, EveryChangedEvidenceFileIsNamed) {
   expect_file_change_found("run.json", "cpu/avx512", "cpu/avx513", "identity.worker");
   expect_file_change_found("progress.jsonl", "\"unit\":0", "\"unit\":9", "run");
   expect_file_change_found("policy.json", "\"tier\":\"K16/V8\"", "\"tier\":\"K8/V8\"", "policy.json:tier");
+  expect_file_change_found("policy.json", "\"mode\":\"knee\"", "\"mode\":\"certified\"", "policy.json:mode");
   expect_file_change_found("certificate.json", "{\"", "{ \"", "certificate.json");
+  expect_file_change_found("run.json", "\"num_layers\":2", "\"num_layers\":3", "arms.N.bytes_per_token");
+  expect_file_change_found("scales.json", "0.125", "0.126", "scales.json");
+  expect_file_change_found("scales.json", "aaaa", "aaab", "scales.json:model_weights_sha256");
+  expect_file_change_found("record.json", "\"count\":1000000", "\"count\":12", "record.json:arms.AD.key.launched");
+  expect_file_change_found("record.json", "0123abcd", "0123abce", "record.json:arms.AD.build.hash");
+  expect_file_change_found("record.json", "\"page_bytes\":8192", "\"page_bytes\":4096",
+                           "record.json:arms.AD.key.allocated.page_bytes");
+  expect_file_change_found("record.json", "\"repairs\":[]", "\"repairs\":[7]", "record.json");
+  expect_file_change_found("report.html", "K16/V8", "K8/V8", "report.html");
+}
+
+TEST_F(CertificateFolder, EveryMissingFileIsNamed) {
+  for (const std::string file : {"scales.json", "record.json", "policy.json", "report.html", "progress.jsonl"}) {
+    const std::string text = read_text_file(folder_ / file);
+    fs::remove(folder_ / file);
+    expect_mismatch(file == "progress.jsonl" ? "run" : file);
+    write_file_atomic(folder_ / file, text);
+  }
+  write_file_atomic(folder_ / "record.json", "[[1]]");
+  expect_mismatch("record.json");
+}
+
+// Nothing in the folder contradicts the forged bytes but the shape of the cache.
+TEST_F(CertificateFolder, ForgedBytesAreFoundWithoutThePolicy) {
+  fs::remove(folder_ / "policy.json");
+  expect_found([](Json& c) { c["arms"]["SD"]["bytes_per_token"] = 1; }, "arms.SD.bytes_per_token");
+}
+
+TEST_F(CertificateFolder, ARecordOfAnotherArmOrNoneIsNamed) {
+  Json record = read_json_file(folder_ / "record.json");
+  Json changed = record;
+  changed["arms"].erase("N2");
+  write_file_atomic(folder_ / "record.json", canonical_json(changed));
+  expect_mismatch("record.json:arms.N2");
+  for (const std::string side : {"key", "value"}) {
+    changed = record;
+    changed["arms"]["SD"][side]["launched"] = "unknown";
+    changed["arms"]["SD"][side]["attested"] = false;
+    write_file_atomic(folder_ / "record.json", canonical_json(changed));
+    expect_mismatch("record.json:arms.SD." + side + ".attested");
+  }
+}
+
+TEST_F(CertificateFolder, AFolderOfAnEarlierVersionIsRefusedInWords) {
+  Json run = read_json_file(folder_ / "run.json");
+  run["schema"] = "asymkv.run/1";
+  run.erase("cache");
+  run.erase("policy_mode");
+  write_file_atomic(folder_ / "run.json", canonical_json(run));
+  const std::vector<Mismatch> found = verify_run_folder(folder_);
+  ASSERT_FALSE(found.empty());
+  EXPECT_NE(found[0].recomputed.find("a run of an earlier version"), std::string::npos) << found[0].recomputed;
+}
+
+TEST_F(CertificateFolder, OnlyPolicyAndReportAreDerived) {
+  EXPECT_TRUE(is_derived({"policy.json:tier", "", ""}));
+  EXPECT_TRUE(is_derived({"policy.json", "", ""}));
+  EXPECT_TRUE(is_derived({"report.html", "", ""}));
+  EXPECT_FALSE(is_derived({"record.json", "", ""}));
+  EXPECT_FALSE(is_derived({"arms.SD.bytes_per_token", "", ""}));
 }
 
 // Both the mark and every hash are forged; the text still gives the right answer.

@@ -14,6 +14,8 @@
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate.h"
+#include "asymkv/gate/evidence_check.h"
+#include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/score.h"
 
@@ -23,8 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kRelativeTolerance = 1e-9;
-constexpr std::string_view kCertificate = "certificate.json";
-constexpr std::string_view kPolicy = "policy.json";
+using run_files::kCertificate;
+using run_files::kPolicy;
+using run_files::kRecord;
+using run_files::kReport;
 
 bool numbers_agree(const Json& a, const Json& b) {
   if (a.is_number_integer() && b.is_number_integer()) return a == b;
@@ -72,11 +76,12 @@ class Verifier {
     if (!run_) attempt("outcomes", [this] { run_ = read_run_without_progress(); });
     if (!run_) return std::move(found_);
     check_outcomes();
-    std::optional<CertificateCarried> carried;
-    attempt("certificate", [&] { carried = carried_from_certificate(certificate_, origin_); });
-    if (!carried) return std::move(found_);
-    level_twins(carried->bytes_per_token);
-    attempt("certificate", [&] { check_certificate(*carried); });
+    attempt(std::string(run_files::kScales), [this] { take(check_scales(folder_, *run_)); });
+    attempt(std::string(kRecord), [this] {
+      record_ = read_admission_record(folder_);
+      take(check_record(*record_, *run_));
+    });
+    attempt("certificate", [this] { check_certificate(); });
     return std::move(found_);
   }
 
@@ -125,6 +130,8 @@ class Verifier {
     const fs::path header_path = folder_ / run_files::kRun;
     const auto header = run_files::header_from_json(read_json_file(header_path), header_path.string());
     run.identity = header.identity;
+    run.mode = header.mode;
+    run.cache = header.cache;
     run.arms = header.arms;
     run.cases = read_cases(folder_ / run_files::kCases);
     for (const ArmId arm : run.arms) {
@@ -161,42 +168,44 @@ class Verifier {
     }
   }
 
-  // A and R of one scale policy hold the same bytes. Levelled, so that the rest can be recomputed.
-  void level_twins(ArmBytes& bytes) {
-    for (const auto& [arm, recorded] : bytes) {
-      const auto twin = equal_bytes_arm(arm);
-      if (!twin || arm > *twin || !bytes.contains(*twin) || bytes.at(*twin) == recorded) continue;
-      for (const ArmId side : {arm, *twin}) {
-        const ArmId other = side == arm ? *twin : arm;
-        add(fmt::format("arms.{}.bytes_per_token", arm_name(side)), std::to_string(bytes.at(side)),
-            fmt::format("{} stores {}, and the two must be equal", arm_name(other), bytes.at(other)));
-      }
-      bytes.at(*twin) = recorded;
-    }
-  }
+  void take(std::vector<Mismatch> more) { std::ranges::move(more, std::back_inserter(found_)); }
 
-  void check_certificate(const CertificateCarried& carried) {
-    const Judgement judgement = judge_run(*run_);
-    const ProbeResult probe = judge_probe(carried.probe.layers, carried.probe.thresholds);
-    const ArmBytes& bytes = carried.bytes_per_token;
-    const Json expected = make_certificate({*run_, judgement, probe, bytes, folder_});
+  void check_certificate() {
+    const ProbeResult carried = probe_from_json(require_field(certificate_, "probe", origin_), origin_);
+    const FinishedRun finished =
+        finish_run(*run_, judge_probe(carried.layers, carried.thresholds), record_.value_or(AdmissionRecord{}));
+    const Json expected =
+        make_certificate({finished.run, finished.judgement, finished.probe, finished.bytes_per_token, folder_});
     for (Mismatch& mismatch : json_differences(certificate_, expected)) {
       const bool known = std::ranges::find(found_, mismatch.path, &Mismatch::path) != found_.end();
       if (!known) found_.push_back(std::move(mismatch));
     }
-    if (fs::exists(folder_ / kPolicy)) check_policy(judgement, probe, bytes);
+    attempt(std::string(kPolicy), [&] { check_policy(finished); });
+    if (record_) attempt(std::string(kReport), [&] { check_report(finished); });
   }
 
-  void check_policy(const Judgement& judgement, const ProbeResult& probe, const ArmBytes& bytes) {
-    attempt(std::string(kPolicy), [&] {
-      const Json recorded = read_json_file(folder_ / kPolicy);
-      const PolicyMode mode = parse_policy_mode(require_string(recorded, "mode", kPolicy));
-      const PolicyDecision decision = choose_policy(judgement, probe, run_->protocol, bytes, mode);
-      const Json expected = policy_to_json(decision, *run_, sha256_hex(bytes_));
-      for (Mismatch& mismatch : json_differences(recorded, expected)) {
-        add(fmt::format("{}:{}", kPolicy, mismatch.path), mismatch.recorded, mismatch.recomputed);
-      }
-    });
+  // Whether a file that `gate report` can write again is there.
+  bool is_there(std::string_view name) {
+    const bool found = fs::exists(folder_ / name);
+    if (!found)
+      add(std::string(name), "", fmt::format("is missing: asymkv gate report {} writes it", folder_.string()));
+    return found;
+  }
+
+  void check_policy(const FinishedRun& finished) {
+    if (!is_there(kPolicy)) return;
+    const Json expected = policy_to_json(finished.policy, finished.run, sha256_hex(bytes_));
+    const std::string at = fmt::format("{}:", kPolicy);
+    for (Mismatch& mismatch : json_differences(read_json_file(folder_ / kPolicy), expected)) {
+      add(at + mismatch.path, mismatch.recorded, mismatch.recomputed);
+    }
+  }
+
+  void check_report(const FinishedRun& finished) {
+    if (!is_there(kReport)) return;
+    if (read_text_file(folder_ / kReport) == render_report_html(finished.report_inputs())) return;
+    add(std::string(kReport), "another page",
+        fmt::format("the page that follows from the other files: asymkv gate report {} writes it", folder_.string()));
   }
 
   fs::path folder_;
@@ -204,6 +213,7 @@ class Verifier {
   std::string bytes_;
   Json certificate_;
   std::optional<Run> run_;
+  std::optional<AdmissionRecord> record_;
   std::vector<Mismatch> found_;
 };
 
@@ -228,6 +238,10 @@ std::vector<Mismatch> json_differences(const Json& recorded, const Json& recompu
 
 std::vector<Mismatch> verify_run_folder(const fs::path& folder) {
   return Verifier(folder).run();
+}
+
+bool is_derived(const Mismatch& mismatch) {
+  return mismatch.path == kReport || mismatch.path == kPolicy || mismatch.path.starts_with(fmt::format("{}:", kPolicy));
 }
 
 Json mismatches_to_json(const std::vector<Mismatch>& mismatches) {

@@ -17,12 +17,17 @@ struct Mismatch {
   std::string recomputed;  // what follows from protocol, cases and outcomes; or a sentence saying what is wrong
 };
 
-// Recomputes every count, bound, verdict and hash of certificate.json from protocol.json, cases.jsonl and the outcome
-// files alone, and judges every outcome's text again. Taken from the certificate itself: the probe's per-layer numbers
-// and the bytes per token, from which the probe's verdict, the equal bytes of A and R, and (where there is one)
-// policy.json are recomputed. Bounds agree within 1e-9, relative: mathematical libraries differ in the last digits.
+// Checks every file of a finished folder. Every count, bound, verdict and hash of certificate.json is recomputed from
+// protocol.json, cases.jsonl, run.json and the outcome files, the bytes per token from run.json's cache shape, and
+// every outcome's text is judged again; scales.json and record.json are held against run.json and the outcomes
+// (evidence_check.h); policy.json and report.html must follow from the rest. Taken from the certificate itself: the
+// probe's numbers per layer, from which its verdict is recomputed. Bounds agree within 1e-9, relative: mathematical
+// libraries differ in the last digits. A missing file is a mismatch that says what to do.
 // Empty if all is well. Throws Error{kBadInput} only if the folder has no readable certificate.json.
 std::vector<Mismatch> verify_run_folder(const std::filesystem::path& folder);
+
+// Whether the mismatch lies in policy.json or report.html, which follow from the rest and can be written again.
+bool is_derived(const Mismatch& mismatch);
 
 // {"ok": ..., "mismatches": [{"path", "recorded", "recomputed"}]}
 Json mismatches_to_json(const std::vector<Mismatch>& mismatches);

@@ -2,11 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/base/hash.h"
 #include "asymkv/gate/score.h"
 
 namespace asymkv::gate_testkit {
 namespace {
+
+// Scales of the test model, and their hash as run.json names it.
+Json test_scales() {
+  return {{"schema", "asymkv.scales/1"},
+          {"model_weights_sha256", ""},
+          {"data_sha256", ""},
+          {"layers", {{{"key", 0.5}, {"value", 0.25}}, {{"key", 0.75}, {"value", 0.125}}}}};
+}
 
 std::string answer_text(const Case& asked, bool right) {
   if (asked.kind == PanelKind::kMath) return fmt::format("So it is.\n#### {}", right ? asked.expected : "-1");
@@ -96,7 +109,11 @@ RunIdentity test_identity() {
           .build = "0123abcd",
           .worker = "cpu/avx512",
           .native_dtype = "bf16",
-          .scales_sha256 = std::string(64, 'd')};
+          .scales_sha256 = sha256_hex(canonical_json(test_scales()))};
+}
+
+CacheShape test_cache() {
+  return {2, {.num_kv_heads = 2, .k_head_dim = 128, .v_head_dim = 128, .page_size = 16}};
 }
 
 Protocol test_protocol(int64_t math_cases, int64_t divisor) {
@@ -148,6 +165,8 @@ Run make_run(const RunPlan& plan) {
   run.protocol = plan.protocol;
   run.protocol_sha256 = protocol_sha256(plan.protocol);
   run.identity = plan.identity;
+  run.mode = plan.mode;
+  run.cache = test_cache();
   run.arms = asked_arms(plan);
   if (plan.protocol.noise_floor) run.arms.insert(run.arms.begin() + 1, ArmId::kN2);
   run.cases = make_test_cases(plan.protocol);
@@ -160,10 +179,68 @@ Run make_run(const RunPlan& plan) {
   return run;
 }
 
+namespace {
+
+SideFacts make_side(const std::string& format, ScaleKind scale, int64_t page_bytes, int64_t scale_bytes) {
+  SideFacts side;
+  side.requested = side.resolved = format;
+  side.allocated = {format, std::string(scale_kind_name(scale)), page_bytes, scale_bytes, 6 * page_bytes};
+  side.launched = {{"cpu-fake", "decode:fake", format, test_identity().build, 1'000'000}};
+  return side;
+}
+
+}  // namespace
+
+AdmissionRecord make_record(const Run& run) {
+  AdmissionRecord record;
+  for (const ArmId arm : run.arms) {
+    const KvFormat format = arm_format(arm, parse_dtype(run.identity.native_dtype));
+    const PageBytes page = KvLayout(run.cache.layer, format).page_bytes();
+    Record& facts = record.arms[arm];
+    facts.key = make_side(format.key.id(), format.key.scale, page.k_payload, page.k_scales);
+    facts.value = make_side(format.value.id(), format.value.scale, page.v_payload, page.v_scales);
+    for (SideFacts* side : {&facts.key, &facts.value}) side->launched[0].build = run.identity.build;
+    facts.model = {run.identity.model,         "",
+                   run.identity.model_sha256,  run.identity.tokenizer_sha256,
+                   run.identity.config_sha256, run.identity.native_dtype};
+    const ScaleKind kind = format.scale();
+    facts.scales.source = kind == ScaleKind::kFixed ? "calibrated" : std::string(scale_kind_name(kind));
+    if (kind == ScaleKind::kFixed) facts.scales.sha256 = run.identity.scales_sha256;
+    if (format.key.prebias) facts.transform = {"key_bias_removed", std::string(64, 'e')};
+    facts.layout = {"plain-1", run.cache.layer.page_size};
+    facts.build.hash = run.identity.build;
+    facts.protocol_sha256 = run.protocol_sha256;
+  }
+  return record;
+}
+
 void write_run(const RunPlan& plan, const std::filesystem::path& folder) {
   const std::vector<Case> cases = make_test_cases(plan.protocol);
   PlannedRunner runner(plan, cases);
-  run_panels({folder, plan.protocol, cases, asked_arms(plan), plan.identity, false}, runner);
+  RunRequest request;
+  request.folder = folder;
+  request.protocol = plan.protocol;
+  request.cases = cases;
+  request.arms = asked_arms(plan);
+  request.identity = plan.identity;
+  request.mode = plan.mode;
+  request.cache = test_cache();
+  run_panels(request, runner);
+}
+
+void write_finished_run(const RunPlan& plan, Fragility verdict, const std::filesystem::path& folder) {
+  write_run(plan, folder);
+  Run run = read_run(folder);
+  if (std::ranges::any_of(run.arms, arm_needs_fixed_scales)) {
+    Json scales = test_scales();
+    scales["model_weights_sha256"] = plan.identity.model_sha256;
+    write_file_atomic(folder / "scales.json", canonical_json(scales));
+  }
+  AdmissionRecord record = make_record(run);
+  write_file_atomic(folder / "record.json", canonical_json(admission_record_to_json(record)));
+  const FinishedRun finished = finish_run(std::move(run), make_probe(verdict), std::move(record));
+  write_certificate(finished, folder);
+  write_policy_and_report(finished, folder);
 }
 
 ProbeResult make_probe(Fragility verdict, int64_t num_layers) {

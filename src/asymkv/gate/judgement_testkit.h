@@ -8,6 +8,7 @@
 
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/policy.h"
+#include "asymkv/gate/report.h"
 #include "asymkv/gate/run_folder.h"
 
 // Synthetic runs with planned counts, for tests of what is made of a run.
@@ -30,9 +31,11 @@ struct RunPlan {
   std::map<ArmId, ArmPlan> arms;                  // N2 too, where the protocol has a noise floor
   std::map<std::string, int64_t> native_correct;  // by panel name; all cases without an entry
   RunIdentity identity;
+  PolicyMode mode = PolicyMode::kKnee;
 };
 
 RunIdentity test_identity();
+CacheShape test_cache();  // 2,048 bytes a token in bf16
 // Certifying; retrieval at 1,024 and 8,192, math, loss; divisor and number of math cases as asked.
 Protocol test_protocol(int64_t math_cases, int64_t divisor);
 std::vector<Case> make_test_cases(const Protocol& protocol);
@@ -41,10 +44,14 @@ std::vector<Case> make_test_cases(const Protocol& protocol);
 Run make_run(const RunPlan& plan);
 // The same run written to `folder` by run_panels.
 void write_run(const RunPlan& plan, const std::filesystem::path& folder);
+// With every file that a finished admission leaves, its probe saying `verdict`.
+void write_finished_run(const RunPlan& plan, Fragility verdict, const std::filesystem::path& folder);
+// A record that agrees with the run.
+AdmissionRecord make_record(const Run& run);
 
 // Layers whose mean logit noise gives the verdict asked for.
 ProbeResult make_probe(Fragility verdict, int64_t num_layers = 6);
-// Plausible bytes per token: equal for A and R of one scale policy.
+// Bytes per token of test_cache().
 ArmBytes make_bytes();
 
 // The embedded pair's fragile model, as published: A, P and J pass, R, S and I are degraded.

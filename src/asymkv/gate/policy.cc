@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kv/layout.h"
 #include "asymkv/tensor/dtype.h"
 
 namespace asymkv {
@@ -184,14 +185,15 @@ Tier parse_tier(std::string_view text) {
   throw_usage("unknown tier \"{}\"; known: native, K16/V8 (k16v8), K8/V8 (k8v8)", text);
 }
 
-std::string_view policy_mode_name(PolicyMode mode) {
-  return mode == PolicyMode::kKnee ? "knee" : "certified";
-}
-
-PolicyMode parse_policy_mode(std::string_view text) {
-  if (text == "knee") return PolicyMode::kKnee;
-  if (text == "certified") return PolicyMode::kCertified;
-  throw_usage("unknown policy mode \"{}\"; known: knee, certified", text);
+ArmBytes arm_bytes(const Run& run) {
+  const DType native = parse_dtype(run.identity.native_dtype);
+  ArmBytes bytes;
+  for (const ArmId arm : run.arms) {
+    if (arm == ArmId::kN2) continue;
+    const KvLayout layout(run.cache.layer, arm_format(arm, native));
+    bytes[arm] = layout.page_bytes().total() * run.cache.num_layers / run.cache.layer.page_size;
+  }
+  return bytes;
 }
 
 PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& probe, const Protocol& protocol,

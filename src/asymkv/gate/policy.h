@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "asymkv/gate/judgement.h"
+#include "asymkv/gate/policy_mode.h"
 #include "asymkv/gate/probe.h"
 
 namespace asymkv {
@@ -17,12 +18,6 @@ enum class Tier { kNative, kK16V8, kK8V8 };
 std::string_view tier_name(Tier tier);  // "native", "K16/V8", "K8/V8"
 // Accepts the names in either case and the --kv aliases (k16v8, k8v8). Throws Error{kUsage} with the known ones.
 Tier parse_tier(std::string_view text);
-
-// knee: without a certificate, fragile keys with unharmed values still get K16/V8, marked as not certified.
-// certified: nothing is chosen without a certificate.
-enum class PolicyMode { kKnee, kCertified };
-std::string_view policy_mode_name(PolicyMode mode);  // "knee", "certified"
-PolicyMode parse_policy_mode(std::string_view text);
 
 // A certified format that saves more than the chosen one, whose serving gate has not run on this worker: offered, never
 // chosen.
@@ -41,8 +36,10 @@ struct PolicyDecision {
   std::vector<CapacityOption> capacity_options;
 };
 
-// Exact bytes per token of each arm's cache, as allocated.
+// Exact bytes per token of each arm's cache.
 using ArmBytes = std::map<ArmId, int64_t>;
+// Those of every arm but N2, from the run's cache shape: the layout's bytes of a page over its slots, in all layers.
+ArmBytes arm_bytes(const Run& run);
 
 // The table of docs/concepts.md: S certified -> K8/V8; else A certified -> K16/V8; else fragile keys and A unharmed ->
 // K16/V8 (knee) or native (certified); else native. Of two certified scale policies the one with fewer bytes wins, then

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
-#include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
+#include "asymkv/base/hash.h"
 #include "asymkv/gate/report_html.h"
 #include "asymkv/gate/report_sections.h"
+#include "asymkv/gate/run_files.h"
 
 namespace asymkv {
 namespace report_sections {
@@ -230,31 +233,36 @@ std::string render_report_html(const ReportInputs& in) {
          "<code>asymkv gate verify</code> does so.</p></footer>\n</body>\n</html>\n";
 }
 
-FinishedRun read_finished_run(const std::filesystem::path& folder) {
-  const std::filesystem::path certificate_path = folder / "certificate.json";
-  CertificateCarried carried = carried_from_certificate(read_json_file(certificate_path), certificate_path.string());
-  FinishedRun finished{read_run(folder), {}, {}, std::move(carried.bytes_per_token), {}, {}, {}};
-  for (const ArmId arm : finished.run.arms) {
-    if (arm == ArmId::kN2 || finished.bytes_per_token.contains(arm)) continue;
-    throw_bad_input("{}: field \"arms.{}\" is missing", certificate_path.string(), arm_name(arm));
-  }
+FinishedRun finish_run(Run run, ProbeResult probe, AdmissionRecord record) {
+  FinishedRun finished;
+  finished.run = std::move(run);
   finished.judgement = judge_run(finished.run);
-  finished.probe = judge_probe(std::move(carried.probe.layers), carried.probe.thresholds);
-  PolicyMode mode = PolicyMode::kKnee;
-  if (const auto path = folder / "policy.json"; std::filesystem::exists(path)) {
-    mode = parse_policy_mode(require_string(read_json_file(path), "mode", path.string()));
-  }
-  finished.policy =
-      choose_policy(finished.judgement, finished.probe, finished.run.protocol, finished.bytes_per_token, mode);
-  if (const auto path = folder / "record.json"; std::filesystem::exists(path)) {
-    finished.record = read_json_file(path);
-    if (finished.record.is_object() && finished.record.contains("repairs")) {
-      for (const Json& repair : finished.record["repairs"]) {
-        if (repair.is_string()) finished.repairs.push_back(repair.get<std::string>());
-      }
-    }
-  }
+  finished.probe = std::move(probe);
+  finished.bytes_per_token = arm_bytes(finished.run);
+  finished.policy = choose_policy(finished.judgement, finished.probe, finished.run.protocol, finished.bytes_per_token,
+                                  finished.run.mode);
+  finished.record = std::move(record);
   return finished;
+}
+
+FinishedRun read_finished_run(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / run_files::kCertificate;
+  const ProbeResult carried =
+      probe_from_json(require_field(read_json_file(path), "probe", path.string()), path.string());
+  return finish_run(read_run(folder), judge_probe(carried.layers, carried.thresholds), read_admission_record(folder));
+}
+
+void write_certificate(const FinishedRun& finished, const std::filesystem::path& folder) {
+  const Json certificate =
+      make_certificate({finished.run, finished.judgement, finished.probe, finished.bytes_per_token, folder});
+  write_file_atomic(folder / run_files::kCertificate, certificate_bytes(certificate));
+}
+
+Json write_policy_and_report(const FinishedRun& finished, const std::filesystem::path& folder) {
+  Json policy = policy_to_json(finished.policy, finished.run, sha256_file_hex(folder / run_files::kCertificate));
+  write_file_atomic(folder / run_files::kPolicy, canonical_json(policy) + "\n");
+  write_file_atomic(folder / run_files::kReport, render_report_html(finished.report_inputs()));
+  return policy;
 }
 
 }  // namespace asymkv

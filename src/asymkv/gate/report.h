@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "asymkv/base/json.h"
+#include "asymkv/gate/admission_record.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/judgement.h"
 #include "asymkv/gate/policy.h"
@@ -20,8 +20,7 @@ struct ReportInputs {
   const ProbeResult& probe;
   const ArmBytes& bytes_per_token;  // of every arm but N2
   const PolicyDecision& policy;
-  Json record;                       // provenance record of the run; null if there is none
-  std::vector<std::string> repairs;  // what a resumed run cut off, one sentence each
+  const AdmissionRecord& record;
 };
 
 // One self-contained HTML file: inline style and SVG, no script, no outside resource. Holds no time and no path: equal
@@ -32,20 +31,26 @@ std::string render_report_html(const ReportInputs& inputs);
 // become U+FFFD.
 std::string html_escape(std::string_view text);
 
-// A finished run with what its report needs, read back from its folder: certificate.json for probe and bytes,
-// policy.json (if present) for the policy mode, record.json (if present) and its "repairs".
+// A finished run with all that its report needs.
 struct FinishedRun {
   Run run;
   Judgement judgement;
   ProbeResult probe;
   ArmBytes bytes_per_token;
   PolicyDecision policy;
-  Json record;
-  std::vector<std::string> repairs;
+  AdmissionRecord record;
 
-  ReportInputs report_inputs() const { return {run, judgement, probe, bytes_per_token, policy, record, repairs}; }
+  ReportInputs report_inputs() const { return {run, judgement, probe, bytes_per_token, policy, record}; }
 };
-// Throws Error{kBadInput} naming the file that is missing or malformed.
+// Everything that follows from a run's files, its probe and its record.
+FinishedRun finish_run(Run run, ProbeResult probe, AdmissionRecord record);
+// The same, read back from its folder; the probe's numbers come from certificate.json. Throws Error{kBadInput} naming
+// the file that is missing or malformed.
 FinishedRun read_finished_run(const std::filesystem::path& folder);
+
+// certificate.json, from the outcomes that lie in the folder.
+void write_certificate(const FinishedRun& finished, const std::filesystem::path& folder);
+// policy.json and report.html, beside the certificate that lies in the folder. Returns the policy.
+Json write_policy_and_report(const FinishedRun& finished, const std::filesystem::path& folder);
 
 }  // namespace asymkv

@@ -113,9 +113,9 @@ std::string words() {
 }
 
 std::string repairs(const ReportInputs& in) {
-  if (in.repairs.empty()) return paragraph("The run needed no repair of its files.");
+  if (in.record.repairs.empty()) return paragraph("The run needed no repair of its files.");
   std::string items;
-  for (const std::string& repair : in.repairs) items += fmt::format("<li>{}</li>", isolated(repair));
+  for (const std::string& repair : in.record.repairs) items += fmt::format("<li>{}</li>", isolated(repair));
   return "<p>The run was resumed. What had not been finished was cut off and run again:</p>\n<ul>" + items + "</ul>\n";
 }
 
@@ -148,9 +148,8 @@ std::string provenance(const ReportInputs& in) {
   add("Protocol SHA-256", in.run.protocol_sha256);
   add("Policy mode", std::string(policy_mode_name(in.policy.mode)));
   html += "</dl>\n" + details("Protocol, as hashed", pretty(protocol_to_json(in.run.protocol)));
-  html += in.record.is_null()
-              ? paragraph("No provenance record lies beside this run.")
-              : details("Provenance record: requested, resolved, allocated, launched", pretty(in.record));
+  html += details("Provenance record: requested, resolved, allocated, launched",
+                  pretty(admission_record_to_json(in.record)));
   return section("provenance", "Provenance", html);
 }
 

@@ -16,22 +16,13 @@ namespace asymkv {
 namespace {
 
 namespace fs = std::filesystem;
-using gate_testkit::make_bytes;
 using gate_testkit::make_probe;
 using gate_testkit::RunPlan;
 
 const std::string kHostile = "<script>alert('1')</script> & \"\u202Emodel\x01";
 
 FinishedRun finish(const RunPlan& plan, Fragility fragility, int64_t layers = 12) {
-  FinishedRun finished;
-  finished.run = gate_testkit::make_run(plan);
-  finished.judgement = judge_run(finished.run);
-  finished.probe = make_probe(fragility, layers);
-  finished.bytes_per_token = make_bytes();
-  finished.policy = choose_policy(finished.judgement, finished.probe, finished.run.protocol, finished.bytes_per_token,
-                                  PolicyMode::kKnee);
-  finished.record = {{"schema", "asymkv.record/1"}, {"keys", {{"requested", "unset"}, {"allocated", "bf16"}}}};
-  return finished;
+  return finish_run(gate_testkit::make_run(plan), make_probe(fragility, layers), {});
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -119,15 +110,17 @@ TEST(Report, EmptyAndOddRunsAreServed) {
 TEST(Report, FinishedRunComesBackFromItsFolder) {
   const fs::path folder = fs::path(testing::TempDir()) / "asymkv-report-folder";
   fs::remove_all(folder);
-  gate_testkit::write_run(gate_testkit::robust_plan(), folder);
-  const FinishedRun before = finish(gate_testkit::robust_plan(), Fragility::kRobust);
-  const auto run = read_run(folder);
-  write_file_atomic(
-      folder / "certificate.json",
-      certificate_bytes(make_certificate({run, before.judgement, before.probe, before.bytes_per_token, folder})));
-  write_file_atomic(folder / "record.json", canonical_json({{"repairs", {"cut 3 bytes"}}}));
+  RunPlan plan = gate_testkit::robust_plan();
+  plan.mode = PolicyMode::kCertified;
+  gate_testkit::write_finished_run(plan, Fragility::kRobust, folder);
+  AdmissionRecord record = read_admission_record(folder);
+  record.repairs = {"cut 3 bytes"};
+  write_file_atomic(folder / "record.json", canonical_json(admission_record_to_json(record)));
+  fs::remove(folder / "policy.json");  // the mode does not go with it
   const FinishedRun after = read_finished_run(folder);
   EXPECT_EQ(after.policy.tier, Tier::kK8V8);
+  EXPECT_EQ(after.policy.mode, PolicyMode::kCertified);
+  EXPECT_EQ(after.bytes_per_token.at(ArmId::kSD), gate_testkit::make_bytes().at(ArmId::kSD));
   const std::string html = render_report_html(after.report_inputs());
   EXPECT_TRUE(contains(html, "cut 3 bytes"));
   fs::remove_all(folder);

@@ -11,7 +11,8 @@
 namespace asymkv::run_files {
 namespace {
 
-constexpr std::string_view kSchema = "asymkv.run/1";
+constexpr std::string_view kSchema = "asymkv.run/2";
+constexpr std::string_view kFirstSchema = "asymkv.run/1";
 
 RunIdentity identity_from(JsonFields fields) {
   RunIdentity identity;
@@ -25,6 +26,31 @@ RunIdentity identity_from(JsonFields fields) {
   identity.scales_sha256 = fields.text("scales_sha256");
   fields.finish();
   return identity;
+}
+
+int64_t positive(JsonFields& fields, const std::string& field) {
+  const int64_t value = fields.integer(field);
+  if (value < 1) fields.fail(field, fmt::format("is {}, below 1", value));
+  return value;
+}
+
+CacheShape cache_from(JsonFields fields) {
+  CacheShape cache;
+  cache.num_layers = positive(fields, "num_layers");
+  cache.layer.num_kv_heads = positive(fields, "num_kv_heads");
+  cache.layer.k_head_dim = positive(fields, "k_head_dim");
+  cache.layer.v_head_dim = positive(fields, "v_head_dim");
+  cache.layer.page_size = positive(fields, "page_size");
+  fields.finish();
+  return cache;
+}
+
+PolicyMode mode_from(JsonFields& fields) {
+  try {
+    return parse_policy_mode(fields.text("policy_mode"));
+  } catch (const Error& e) {
+    fields.fail("policy_mode", fmt::format("is wrong: {}", e.what()));
+  }
 }
 
 std::vector<ArmId> arms_from(JsonFields& fields) {
@@ -55,6 +81,13 @@ Json header_to_json(const Header& header) {
           {"arms", std::move(arms)},
           {"protocol_sha256", header.protocol_sha256},
           {"cases_sha256", header.cases_sha256},
+          {"policy_mode", policy_mode_name(header.mode)},
+          {"cache",
+           {{"num_layers", header.cache.num_layers},
+            {"num_kv_heads", header.cache.layer.num_kv_heads},
+            {"k_head_dim", header.cache.layer.k_head_dim},
+            {"v_head_dim", header.cache.layer.v_head_dim},
+            {"page_size", header.cache.layer.page_size}}},
           {"identity",
            {{"model", id.model},
             {"model_sha256", id.model_sha256},
@@ -68,11 +101,19 @@ Json header_to_json(const Header& header) {
 
 Header header_from_json(const Json& json, std::string_view origin) {
   JsonFields fields(json, std::string(origin));
-  if (fields.text("schema") != kSchema) fields.fail("schema", fmt::format("must be \"{}\"", kSchema));
+  const std::string schema = fields.text("schema");
+  if (schema == kFirstSchema) {
+    fields.fail("schema", fmt::format("is \"{}\": a run of an earlier version, without the policy mode and the cache "
+                                      "shape that a check needs; admit the model again into an empty folder",
+                                      schema));
+  }
+  if (schema != kSchema) fields.fail("schema", fmt::format("must be \"{}\"", kSchema));
   Header header;
   header.arms = arms_from(fields);
   header.protocol_sha256 = fields.text("protocol_sha256");
   header.cases_sha256 = fields.text("cases_sha256");
+  header.mode = mode_from(fields);
+  header.cache = cache_from(fields.object("cache"));
   header.identity = identity_from(fields.object("identity"));
   fields.finish();
   return header;

@@ -18,6 +18,12 @@ inline constexpr std::string_view kCases = "cases.jsonl";
 inline constexpr std::string_view kRun = "run.json";
 inline constexpr std::string_view kProgress = "progress.jsonl";
 inline constexpr std::string_view kOutcomes = "outcomes";
+// Beside them in the end: scales.json only where an arm has fixed scales; record.json grows with every unit.
+inline constexpr std::string_view kScales = "scales.json";
+inline constexpr std::string_view kRecord = "record.json";
+inline constexpr std::string_view kCertificate = "certificate.json";
+inline constexpr std::string_view kPolicy = "policy.json";
+inline constexpr std::string_view kReport = "report.html";
 
 std::filesystem::path outcomes_path(const std::filesystem::path& folder, ArmId arm);
 
@@ -27,6 +33,8 @@ struct Header {
   std::vector<ArmId> arms;  // N2 included
   std::string protocol_sha256;
   std::string cases_sha256;
+  PolicyMode mode = PolicyMode::kKnee;
+  CacheShape cache;
 };
 Json header_to_json(const Header& header);
 Header header_from_json(const Json& json, std::string_view origin);

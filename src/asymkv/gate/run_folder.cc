@@ -181,6 +181,7 @@ RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
   const std::vector<Unit> plan = plan_units(request.protocol, request.cases, request.arms);
   RunWriter writer(request, plan, arms);
   RunSummary summary{std::ssize(plan), writer.units_done(), writer.repairs()};
+  runner.begin(summary);
   PanelProgress progress(plan);
   for (auto i = static_cast<size_t>(writer.units_done()); i < plan.size(); ++i) {
     throw_if_interrupted();
@@ -201,6 +202,8 @@ Run read_run(const std::filesystem::path& folder) {
   check_hash(protocol_path, header.protocol_sha256);
   check_hash(folder / run_files::kCases, header.cases_sha256);
   run.identity = header.identity;
+  run.mode = header.mode;
+  run.cache = header.cache;
   run.arms = header.arms;
   run.cases = read_cases(folder / run_files::kCases);
   std::vector<ArmId> asked = header.arms;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,10 @@
 #include "asymkv/gate/arm.h"
 #include "asymkv/gate/case.h"
 #include "asymkv/gate/outcome.h"
+#include "asymkv/gate/policy_mode.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/gate/runner.h"
+#include "asymkv/kv/layout.h"
 
 namespace asymkv {
 
@@ -27,13 +30,41 @@ struct RunIdentity {
   bool operator==(const RunIdentity&) const = default;
 };
 
+// Shape of the model's cache: with a format it gives the bytes of a token.
+struct CacheShape {
+  int64_t num_layers = 0;
+  KvGeometry layer;
+  bool operator==(const CacheShape&) const = default;
+};
+
+// Keeps other processes out of a run folder. The lock goes with the process, so a killed run leaves none behind. A
+// folder that it made and that is still empty at the end is removed.
+class FolderLock {
+ public:
+  // Makes the folder if it is missing. Throws Error{kUsage} for a path that is no folder, for one that is not empty
+  // unless `resume`, for one that holds no run with it, and where another process holds the lock;
+  // Error{kResourceExhausted} where nothing can be written.
+  FolderLock(const std::filesystem::path& folder, bool resume);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::filesystem::path folder_;
+  bool made_ = false;
+  int fd_ = -1;
+};
+
 struct RunRequest {
   std::filesystem::path folder;
   Protocol protocol;  // resolved (cases.h)
   std::vector<Case> cases;
   std::vector<ArmId> arms;  // N first; N2 is added where the protocol asks for a noise floor
   RunIdentity identity;
+  PolicyMode mode = PolicyMode::kKnee;
+  CacheShape cache;
   bool resume = false;
+  std::shared_ptr<FolderLock> lock;  // of `folder`, where the caller holds it already; null: held while the run goes on
 };
 
 struct RunSummary {
@@ -48,7 +79,7 @@ struct RunSummary {
 //   progress.jsonl                         one line a finished unit; a unit without its line never happened
 // Every unit appends its outcomes (fsync), then its progress line (fsync), so that a kill loses at most the unit that
 // was running. Nothing in these files depends on time or on the number of restarts: a resumed run ends with the same
-// bytes as an uninterrupted one.
+// bytes as an uninterrupted one. Outcomes beyond the unit that was running mean that progress.jsonl was lost: refused.
 //
 // `resume` on an empty or missing folder starts from the first case and says so in `repairs`.
 //
@@ -66,11 +97,14 @@ struct Run {
   Protocol protocol;
   std::string protocol_sha256;
   RunIdentity identity;
+  PolicyMode mode = PolicyMode::kKnee;
+  CacheShape cache;
   std::vector<ArmId> arms;  // as run, N2 included
   std::vector<Case> cases;
   std::vector<std::vector<Outcome>> outcomes;  // [arm][case], in the order of `arms` and `cases`
 };
-// Throws Error{kBadInput} naming file and line for anything malformed, missing, repeated or unfinished.
+// Throws Error{kBadInput} naming file and line for anything malformed, missing, repeated or unfinished, and for the
+// folder of an earlier version, which lacks the cache shape and the policy mode.
 Run read_run(const std::filesystem::path& folder);
 
 }  // namespace asymkv

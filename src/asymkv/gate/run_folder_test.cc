@@ -70,6 +70,7 @@ RunRequest make_request(const fs::path& folder) {
   request.arms = {ArmId::kN, ArmId::kAD, ArmId::kSD};
   request.identity = {
       "fake", std::string(64, 'a'), std::string(64, 'b'), std::string(64, 'c'), "build-1", "cpu/fake", "bf16", ""};
+  request.cache = {3, {.num_kv_heads = 2, .k_head_dim = 16, .v_head_dim = 16, .page_size = 16}};
   Protocol& p = request.protocol;
   p = builtin_protocol("builtin");
   p.name = "small";
@@ -151,6 +152,8 @@ TEST_F(RunFolderTest, HoldsEveryFileAndReadsBack) {
   EXPECT_EQ(run.protocol_sha256, protocol_sha256(request.protocol));
   EXPECT_EQ(run.identity, request.identity);
   EXPECT_EQ(run.cases, request.cases);
+  EXPECT_EQ(run.cache, request.cache);
+  EXPECT_EQ(run.mode, PolicyMode::kKnee);
   EXPECT_THAT(run.arms, testing::ElementsAre(ArmId::kN, ArmId::kN2, ArmId::kAD, ArmId::kSD));
   ASSERT_EQ(run.outcomes.size(), 4U);
   int64_t failed = 0, correct = 0;
@@ -214,6 +217,8 @@ TEST_F(RunFolderTest, ResumeRefusesAnotherRunByName) {
          "\"identity.build\" is \"build-1\" there and \"build-2\"");
   refuse([](RunRequest& r) { r.identity.worker = "cuda"; }, "\"identity.worker\" is \"cpu/fake\" there");
   refuse([](RunRequest& r) { r.identity.scales_sha256 = "77"; }, "\"identity.scales_sha256\" is \"\" there");
+  refuse([](RunRequest& r) { r.mode = PolicyMode::kCertified; }, "\"policy_mode\" is \"knee\" there");
+  refuse([](RunRequest& r) { r.cache.num_layers = 4; }, "\"cache.num_layers\" is 3 there and 4 now");
   refuse([](RunRequest& r) { r.arms.push_back(ArmId::kJD); }, "\"arms\" is [\"N\",\"N2\",\"AD\",\"SD\"] there and");
   refuse([](RunRequest& r) { r.cases[3].expected = "12345"; }, "\"cases_sha256\" is");
 }
@@ -289,6 +294,11 @@ TEST_F(RunFolderTest, ASecondWriterIsRefused) {
   EXPECT_EQ(snapshot(temp_.path() / "twice"), reference_);
 }
 
+// The commit whose line begins at a byte of the journal.
+Json commit_at(const std::string& progress, size_t begin) {
+  return parse_json(progress.substr(begin, progress.find('\n', begin) - begin), "commit");
+}
+
 // A kill inside a write leaves any prefix of it. Cut the journal and every outcome file at many places by hand.
 TEST_F(RunFolderTest, TornWritesAreRepairedAndReported) {
   std::mt19937 random(7);
@@ -307,7 +317,10 @@ TEST_F(RunFolderTest, TornWritesAreRepairedAndReported) {
       if (!name.starts_with("outcomes/")) continue;
       const std::string arm = name.substr(9, name.size() - 9 - 6);
       const auto committed = commit.is_null() ? size_t{0} : commit["end_bytes"][arm].get<size_t>();
-      bytes.resize(committed + random() % (bytes.size() - committed + 1));
+      // A kill leaves at most the running unit's lines; the next journal line says where they end.
+      const size_t next_end =
+          whole < progress.size() ? commit_at(progress, whole)["end_bytes"][arm].get<size_t>() : committed;
+      bytes.resize(committed + random() % (next_end - committed + 1));
     }
     restore(folder(), files);
     const bool torn = whole != keep;
@@ -355,8 +368,54 @@ TEST_F(RunFolderTest, LostOrChangedOutcomesAreRefused) {
   refuse("progress.jsonl", progress.substr(progress.find('\n') + 1), "progress.jsonl:1: unit 1 of");
   refuse("progress.jsonl", "{}\n" + progress, "progress.jsonl:1: field \"unit\" is missing");
   refuse("progress.jsonl", progress + progress.substr(0, progress.find('\n') + 1), "the run has only 11 units");
+  refuse("progress.jsonl", "", "lines of it were lost");
+  refuse("progress.jsonl", progress.substr(0, progress.find('\n') + 1), "names 1 finished units, but");
   refuse("run.json", "{}", "\"arms\" is null there and");
   refuse("cases.jsonl", reference_.at("cases.jsonl").substr(100), "cases.jsonl:1 differs from the case");
+}
+
+// Answers with no journal at all: not a torn run, but one whose journal was lost.
+TEST_F(RunFolderTest, AMissingJournalIsRefusedAndNothingIsCut) {
+  auto files = reference_;
+  files.erase("progress.jsonl");
+  restore(folder(), files);
+  RunRequest request = make_request(folder());
+  request.resume = true;
+  FakeRunner runner;
+  expect_error([&] { run_panels(request, runner); }, ErrorCode::kBadInput, "names 0 finished units, but");
+  EXPECT_EQ(snapshot(folder()), files);
+}
+
+TEST_F(RunFolderTest, TheFolderIsTakenBeforeTheRunAndGivenBackEmpty) {
+  const fs::path other = temp_.path() / "other";
+  {
+    const FolderLock lock(other, false);
+    EXPECT_TRUE(fs::is_directory(other));
+    expect_error([&] { FolderLock(other, false); }, ErrorCode::kUsage, "another process is writing");
+  }
+  EXPECT_FALSE(fs::exists(other));
+  expect_error([&] { FolderLock(folder(), false); }, ErrorCode::kUsage, "is not empty: resume the run");
+  temp_.write("file", "x");
+  expect_error([&] { FolderLock(temp_.path() / "file", true); }, ErrorCode::kUsage, "is not a folder");
+  expect_error([&] { FolderLock(temp_.path(), true); }, ErrorCode::kUsage, "holds no run to resume");
+  RunRequest request = make_request(other);
+  request.lock = std::make_shared<FolderLock>(other, false);
+  FakeRunner runner;
+  run_panels(request, runner);
+  EXPECT_EQ(snapshot(other), reference_);
+}
+
+TEST_F(RunFolderTest, TheRunnerHearsWhatWasFoundBeforeTheFirstUnit) {
+  class Listener : public FakeRunner {
+   public:
+    void begin(const RunSummary& opened) override { resumed = opened.units_resumed - 100 * std::ssize(units); }
+    int64_t resumed = -1;
+  };
+  Listener runner;
+  RunRequest request = make_request(folder());
+  request.resume = true;
+  run_panels(request, runner);
+  EXPECT_EQ(runner.resumed, kUnits);
 }
 
 TEST_F(RunFolderTest, AnUnfinishedRunIsNotRead) {

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -78,35 +79,64 @@ bool is_run_file(const std::string& name) {
          name == run_files::kProgress || name == run_files::kOutcomes;
 }
 
+bool is_result_file(const std::string& name) {
+  return name == run_files::kScales || name == run_files::kRecord || name == run_files::kCertificate ||
+         name == run_files::kPolicy || name == run_files::kReport;
+}
+
 // What write_file_atomic leaves behind when it is killed: "cases.jsonl.tmp1234".
 bool is_temporary(const std::string& name) {
   const size_t mark = name.rfind(".tmp");
-  return mark != std::string::npos && is_run_file(name.substr(0, mark)) &&
-         name.find_first_not_of("0123456789", mark + 4) == std::string::npos;
+  if (mark == std::string::npos || name.find_first_not_of("0123456789", mark + 4) != std::string::npos) return false;
+  return is_run_file(name.substr(0, mark)) || is_result_file(name.substr(0, mark));
+}
+
+bool holds_a_run(const fs::path& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return is_run_file(name) || is_temporary(name);
+  });
+}
+
+// Whole lines of a file from a byte on.
+int64_t count_lines_from(const fs::path& path, int64_t begin) {
+  const std::string text = read_text_file(path);
+  return std::ranges::count(std::string_view(text).substr(static_cast<size_t>(begin)), '\n');
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder) : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+FolderLock::FolderLock(const fs::path& folder, bool resume) : folder_(folder) {
+  const bool exists = fs::exists(folder);
+  if (exists && !fs::is_directory(folder)) throw_usage("{} is not a folder", folder.string());
+  if (exists && !fs::is_empty(folder)) {
+    if (!resume) throw_usage("{} is not empty: resume the run in it, or name another folder", folder.string());
+    if (!holds_a_run(folder)) throw_usage("{} holds no run to resume", folder.string());
+  }
+  make_folders(folder);
+  fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool locked = fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+  if (locked && ::access(folder.c_str(), W_OK) == 0) {
+    made_ = !exists;
+    return;
+  }
   const int error = errno;
   if (fd_ >= 0) ::close(fd_);
   if (error == EWOULDBLOCK) throw_usage("another process is writing the run in {}", folder.string());
-  throw_error(ErrorCode::kResourceExhausted, "cannot lock {}: {}", folder.string(), std::strerror(error));
+  throw_error(ErrorCode::kResourceExhausted, "cannot {} {}: {}", locked ? "write into" : "lock", folder.string(),
+              std::strerror(error));
 }
 
 FolderLock::~FolderLock() {
+  std::error_code ignored;  // a folder that is not empty stays
+  if (made_) fs::remove(folder_, ignored);
   ::close(fd_);
 }
 
 RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, const std::vector<ArmId>& arms)
-    : folder_(request.folder), arms_(arms) {
-  if (fs::exists(folder_) && !fs::is_directory(folder_)) throw_usage("{} is not a folder", folder_.string());
-  if (!request.resume && fs::exists(folder_) && !fs::is_empty(folder_)) {
-    throw_usage("{} is not empty: resume the run in it, or name another folder", folder_.string());
-  }
-  make_folders(folder_);
-  lock_ = std::make_unique<FolderLock>(folder_);
+    : folder_(request.folder),
+      arms_(arms),
+      lock_(request.lock ? request.lock : std::make_shared<FolderLock>(folder_, request.resume)) {
   start(request);
   resume(plan);
   for (const ArmId arm : arms_) {
@@ -129,7 +159,8 @@ void RunWriter::start(const RunRequest& request) {
   const bool may_write = !fs::exists(folder_ / run_files::kProgress);
   const std::string protocol = canonical_json(protocol_to_json(request.protocol));
   const std::string cases = cases_to_jsonl(request.cases);
-  const run_files::Header header{request.identity, arms_, sha256_hex(protocol), sha256_hex(cases)};
+  const run_files::Header header{request.identity,  arms_,        sha256_hex(protocol),
+                                 sha256_hex(cases), request.mode, request.cache};
   check_or_write(run_files::kProtocol, protocol, may_write);
   check_or_write(run_files::kRun, canonical_json(run_files::header_to_json(header)), may_write);
   check_or_write(run_files::kCases, cases, may_write);
@@ -178,16 +209,27 @@ void RunWriter::resume(const std::vector<Unit>& plan) {
   run_files::verify_commits(folder_, arms_, commits);
   units_done_ = std::ssize(commits);
   if (!commits.empty()) end_bytes_ = commits.back().end_bytes;
-  cut_outcomes();
+  cut_outcomes(plan);
 }
 
-void RunWriter::cut_outcomes() {
+// A kill leaves at most one unit's answers without their progress line; more means that progress.jsonl lost some.
+void RunWriter::cut_outcomes(const std::vector<Unit>& plan) {
+  const fs::path progress = folder_ / run_files::kProgress;
+  const auto next = static_cast<size_t>(units_done_);
+  // Answers are written only once progress.jsonl is there.
+  const int64_t allowed = next < plan.size() && fs::exists(progress) ? std::ssize(plan[next].cases) : 0;
   for (const ArmId arm : arms_) {
     const fs::path path = run_files::outcomes_path(folder_, arm);
     if (!fs::exists(path)) continue;
     const auto size = static_cast<int64_t>(fs::file_size(path));
     const int64_t end = end_bytes_.at(std::string(arm_name(arm)));
     if (size == end) continue;
+    if (const int64_t lines = count_lines_from(path, end); lines > allowed) {
+      throw_bad_input(
+          "{} names {} finished units, but {} holds {} answers after them: lines of it were lost, so put them back, or "
+          "run again into an empty folder",
+          progress.string(), units_done_, path.string(), lines);
+    }
     truncate_file(path, end);
     repairs_.push_back(
         fmt::format("{}: cut {} bytes of unit {}, which had not finished", path.string(), size - end, units_done_));

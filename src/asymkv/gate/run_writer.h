@@ -11,19 +11,6 @@
 
 namespace asymkv {
 
-// Keeps other processes from writing into a folder. The lock goes with the process, so a killed run leaves none behind.
-class FolderLock {
- public:
-  // Throws Error{kUsage} where another process holds it.
-  explicit FolderLock(const std::filesystem::path& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
-
 // Owns a run folder while the run goes on. Opening it starts a run, or brings a killed one back to its last finished
 // unit; the errors are those of run_panels.
 class RunWriter {
@@ -41,11 +28,11 @@ class RunWriter {
   void remove_temporaries();
   void check_or_write(std::string_view name, const std::string& bytes, bool may_write);
   void resume(const std::vector<Unit>& plan);
-  void cut_outcomes();
+  void cut_outcomes(const std::vector<Unit>& plan);
 
   std::filesystem::path folder_;
   std::vector<ArmId> arms_;
-  std::unique_ptr<FolderLock> lock_;
+  std::shared_ptr<FolderLock> lock_;
   int64_t units_done_ = 0;
   std::map<std::string, int64_t> end_bytes_;  // by arm name
   std::vector<std::string> repairs_;

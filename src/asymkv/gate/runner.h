@@ -9,6 +9,8 @@
 
 namespace asymkv {
 
+struct RunSummary;  // run_folder.h
+
 // How a generated answer ends. Decoding is greedy, always.
 struct GenerationLimits {
   int64_t token_limit = 0;         // most tokens to generate
@@ -60,6 +62,8 @@ struct RawOutcome {
 class CaseRunner {
  public:
   virtual ~CaseRunner() = default;
+  // Once, after the folder was opened and brought to its last finished unit, before the first unit is asked.
+  virtual void begin(const RunSummary& /*opened*/) {}
   // Exactly one RawOutcome per case and slot, in any order.
   virtual std::vector<RawOutcome> run_unit(const Unit& unit) = 0;
 };

@@ -226,7 +226,9 @@ std::vector<RequiredTensor> required_tensors(const ModelConfig& config) {
 }
 
 std::string model_name(const std::filesystem::path& path) {
-  return (path.filename().empty() ? path.parent_path() : path).filename().string();
+  const std::filesystem::path last = (path.filename().empty() ? path.parent_path() : path).filename();
+  if (!last.empty() && last != "." && last != "..") return last.string();
+  return std::filesystem::weakly_canonical(path).filename().string();
 }
 
 std::string ModelFiles::name() const {

@@ -20,7 +20,8 @@ struct CheckpointScales {
   bool any() const;
 };
 
-// Last component of a model's path, also where it ends in a slash: how tables, records and run folders call the model.
+// Last component of a model's path, also where it ends in a slash; of "." and "..", that of the folder they stand for.
+// How tables, records and run folders call the model.
 std::string model_name(const std::filesystem::path& path);
 
 // An opened and checked model: every tensor its family needs is there with the right shape, and no unknown one is.

@@ -368,5 +368,16 @@ TEST(OpenModel, APathThatIsNoModelIsNamed) {
   expect_refused(folder, kBad, "config.json");
 }
 
+TEST(ModelName, ComesFromTheFolderThatAPathStandsFor) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  EXPECT_EQ(model_name("models/probe-robust"), "probe-robust");
+  EXPECT_EQ(model_name("models/probe-robust/"), "probe-robust");
+  EXPECT_EQ(model_name("a/model.gguf"), "model.gguf");
+  EXPECT_EQ(model_name("."), here.filename().string());
+  EXPECT_EQ(model_name("./"), here.filename().string());
+  EXPECT_EQ(model_name(".."), here.parent_path().filename().string());
+  EXPECT_EQ(model_name(here / ".."), here.parent_path().filename().string());
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -269,6 +269,34 @@ Record read_version_1(JsonFields fields) {
   return record;
 }
 
+// ---------------------------------------------------------------- merging
+
+// What two processes of one run must agree on: everything but how much ran, when, and how it was called.
+Record fixed_facts(Record record) {
+  for (SideFacts* side : {&record.key, &record.value}) {
+    side->launched.clear();
+    if (side->allocated) side->allocated->payload_bytes = 0;
+  }
+  record.argv_sha256 = record.started = record.ended = std::string();
+  return record;
+}
+
+void add_launches(const SideFacts& later, SideFacts& side) {
+  for (const LaunchedKernel& kernel : later.launched) {
+    const auto same = std::ranges::find_if(side.launched, [&](LaunchedKernel known) {
+      known.count = kernel.count;
+      return known == kernel;
+    });
+    if (same == side.launched.end()) {
+      side.launched.push_back(kernel);
+    } else {
+      same->count += kernel.count;
+    }
+  }
+  if (!side.allocated) return;
+  side.allocated->payload_bytes = std::max(side.allocated->payload_bytes, later.allocated->payload_bytes);
+}
+
 // ---------------------------------------------------------------- arguments
 
 bool names_a_secret(std::string_view option) {
@@ -340,6 +368,21 @@ Record record_from_json(const Json& json, std::string_view origin) {
 
 Record read_record(const std::filesystem::path& path) {
   return record_from_json(read_json_file(path), path.string());
+}
+
+Record merge_records(const Record& earlier, const Record& later, std::string_view origin) {
+  const Json before = record_to_json(fixed_facts(earlier));
+  const Json now = record_to_json(fixed_facts(later));
+  for (const auto& [field, value] : before.items()) {
+    if (value == now.at(field)) continue;
+    throw_bad_input("{}: field \"{}\" is {} there and {} now: the two did not run on equal terms", origin, field,
+                    value.dump(), now.at(field).dump());
+  }
+  Record merged = earlier;
+  add_launches(later.key, merged.key);
+  add_launches(later.value, merged.value);
+  merged.ended = later.ended;
+  return merged;
 }
 
 std::string argv_fingerprint(std::span<const std::string> argv) {

@@ -118,6 +118,11 @@ Json record_to_json(const Record& record);
 Record record_from_json(const Json& json, std::string_view origin);
 Record read_record(const std::filesystem::path& path);
 
+// One record of work that several processes did one after another on equal terms, as a resumed run does: launches add
+// up, the larger payload counts, `started` and the arguments are the earlier one's, `ended` is the later one's. Throws
+// Error{kBadInput} naming `origin` and the first fact in which the two differ though they must not.
+Record merge_records(const Record& earlier, const Record& later, std::string_view origin);
+
 // SHA-256 over the arguments, each as its length (8 bytes, little endian) and its bytes. The value of an option whose
 // name speaks of a secret (key, token, password, secret, authorization, credential) is left out, in both spellings
 // ("--api-key X", "--api-key=X"): equal commands agree, and nobody can test guesses of a secret against a record.

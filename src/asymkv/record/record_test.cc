@@ -195,6 +195,40 @@ TEST(Record, IsAttestedOnlyIfEveryKernelAgrees) {
   EXPECT_EQ(side.effective(), "unknown");
 }
 
+TEST(Record, MergingAddsLaunchesAndKeepsTheFirstStart) {
+  Record later = full_record();
+  later.key.launched[0].count = 5;
+  later.key.launched.push_back({"cpu/avx512", "write<bf16,e4m3>", "bf16", "b1", 7});
+  later.key.allocated->payload_bytes = 1 << 21;
+  later.argv_sha256 = std::string(64, '0');
+  later.started = "2026-11-29T17:00:00Z";
+  later.ended = "2026-11-29T17:30:00Z";
+  const Record merged = merge_records(full_record(), later, "record.json");
+  Record expected = full_record();
+  expected.key.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "bf16", "b1", 17},
+                           {"cpu/avx512", "write<bf16,e4m3>", "bf16", "b1", 7}};
+  expected.value.launched[0].count = 24;
+  expected.key.allocated->payload_bytes = 1 << 21;
+  expected.ended = later.ended;
+  EXPECT_EQ(merged, expected);
+  // A process that ran nothing takes nothing away.
+  later.key.launched.clear();
+  later.value.launched.clear();
+  EXPECT_EQ(merge_records(full_record(), later, "record.json").key.launched, full_record().key.launched);
+}
+
+TEST(Record, RecordsOnOtherTermsAreNotMerged) {
+  const auto refuse = [](const std::function<void(Record&)>& change, std::string_view words) {
+    Record later = full_record();
+    change(later);
+    expect_error([&] { merge_records(full_record(), later, "record.json"); }, ErrorCode::kBadInput, words);
+  };
+  refuse([](Record& r) { r.value.allocated->format = r.value.launched[0].format = "bf16"; }, "field \"value\" is");
+  refuse([](Record& r) { r.key.allocated->page_bytes = 8192; }, "record.json: field \"key\" is");
+  refuse([](Record& r) { r.model.weights_sha256 = std::string(64, '9'); }, "field \"model\" is");
+  refuse([](Record& r) { r.scales = {"none", "", 3}; }, "field \"scales\" is");
+}
+
 TEST(Record, BrokenRecordsNameTheField) {
   const auto refuse = [](const char* pointer, const Json& value, std::string_view words) {
     Json json = record_to_json(full_record());
