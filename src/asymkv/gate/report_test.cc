@@ -51,8 +51,7 @@ TEST(Report, HostileTextsStayText) {
   FinishedRun finished = finish(plan, Fragility::kFragile);
   finished.run.outcomes.back().back().failed = true;
   finished.run.outcomes.back().back().failure = kHostile;
-  finished.repairs = {kHostile};
-  finished.record = {{"note", kHostile}};
+  finished.record.repairs = {kHostile};
   const std::string html = render_report_html(finished.report_inputs());
   EXPECT_FALSE(contains(html, "<script"));
   EXPECT_FALSE(contains(html, "alert('1')"));
