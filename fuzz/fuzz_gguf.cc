@@ -61,7 +61,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read_tensors(*file);
     attempt([&] {
       const asymkv::ModelConfig config = asymkv::config_from_gguf(*file);
-      asymkv::rope_inverse_frequencies(config);
+      for (const asymkv::RopeConfig& rope : config.ropes) {
+        attempt([&] { asymkv::rope_inverse_frequencies(rope, config.head_dim, config.max_position_embeddings); });
+      }
     });
     const auto weights = asymkv::open_gguf_weights(file);
     for (const asymkv::TensorInfo& tensor : weights->tensors()) weights->read_f32(tensor.name);
