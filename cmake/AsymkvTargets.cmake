@@ -24,6 +24,21 @@ function(asymkv_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
 
+# Headers that take most of a test's compile time, read once (ASYMKV_PCH).
+function(asymkv_precompile_test_headers name)
+  if(NOT ASYMKV_PCH)
+    return()
+  endif()
+  if(NOT TARGET asymkv_test_pch)
+    file(WRITE ${PROJECT_BINARY_DIR}/test_pch.cc "")
+    add_library(asymkv_test_pch OBJECT ${PROJECT_BINARY_DIR}/test_pch.cc)
+    asymkv_target_defaults(asymkv_test_pch)
+    target_link_libraries(asymkv_test_pch PRIVATE GTest::gtest GTest::gmock nlohmann_json::nlohmann_json)
+    target_precompile_headers(asymkv_test_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM asymkv_test_pch)
+endfunction()
+
 # asymkv_test(NAME SOURCES a_test.cc ... DEPS lib ... [LABELS l ...]): one GoogleTest program, one ctest entry.
 # Tests find the source tree through the environment variable ASYMKV_SOURCE_DIR.
 function(asymkv_test name)
@@ -38,6 +53,7 @@ function(asymkv_test name)
     target_compile_options(${name} PRIVATE -Wno-maybe-uninitialized)
   endif()
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  asymkv_precompile_test_headers(${name})
   add_test(NAME ${name} COMMAND ${name})
   # What a sanitizer build needs: tests of the libraries, without the program, fetched models or a GPU.
   if(NOT TARGET host_tests)

@@ -10,7 +10,7 @@ shift
 if command -v ccache >/dev/null; then
   # Paths relative to this checkout: another checkout of the same sources finds the same objects.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 fi
 # ASYMKV_CMAKE_ARGS: extra -D options, for example -DASYMKV_CUDA_INSTANCES=reduced.
 # shellcheck disable=SC2086
