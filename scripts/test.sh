@@ -2,7 +2,7 @@
 # Installs packages, builds the release preset and runs every test of it.
 #
 #     scripts/test.sh               all but the tests labelled large; fetches SmolLM2-135M (98 MB) once
-#     scripts/test.sh --large       all tests; fetches Qwen2.5-Coder-0.5B (491 MB) as well
+#     scripts/test.sh --large       all tests; also fetches Qwen2.5-Coder 0.5B and 1.5B and Gemma-3-270m (1.9 GB)
 #     scripts/test.sh --no-models   without the tests that need a fetched model
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +13,7 @@ case "${1:-}" in
   "") ;;
   --large)
     exclude=
-    models+=(qwen2.5-coder-0.5b)
+    models+=(qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma-3-270m)
     ;;
   --no-models)
     exclude='large|model'
