@@ -81,6 +81,14 @@ TEST(Json, CanonicalSortsKeysAndRefusesNan) {
   EXPECT_THROW(canonical_json(Json::array({std::numeric_limits<double>::infinity()})), Error);
 }
 
+TEST(Json, DeepNestingIsRefusedBeforeAnythingRecurses) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(256), "x"));
+  EXPECT_THROW(parse_json(nested(257), "x"), Error);
+  EXPECT_THROW(parse_json(std::string(1000000, '{'), "x"), Error);
+  EXPECT_NO_THROW(parse_json("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]", "x"));
+}
+
 TEST(Json, FieldErrorsNameFieldAndType) {
   const Json object = parse_json("{\"n\": \"five\"}", "config.json");
   try {

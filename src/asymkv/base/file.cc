@@ -63,7 +63,8 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: opening a pipe without a writer must not wait; it is refused below. Regular files do not care.
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) throw_bad_input("cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) throw_bad_input("cannot stat {}: {}", path.string(), std::strerror(errno));
@@ -71,7 +72,10 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) throw_bad_input("cannot map {}: {}", path.string(), std::strerror(errno));
+  if (address == MAP_FAILED) {
+    const ErrorCode code = errno == ENOMEM ? ErrorCode::kResourceExhausted : ErrorCode::kBadInput;
+    throw_error(code, "cannot map {} ({} bytes): {}", path.string(), size_, std::strerror(errno));
+  }
   data_ = static_cast<const std::byte*>(address);
 }
 

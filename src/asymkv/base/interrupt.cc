@@ -30,9 +30,9 @@ void clear_interrupt() {
   if (interrupt_flag == SIGINT) interrupt_flag = 0;
 }
 
-void throw_if_interrupted() {
+void throw_if_interrupted(std::string_view what_now) {
   if (interrupted()) {
-    throw Error(ErrorCode::kInterrupted, "interrupted; finished work is on disk: run the same command with --resume");
+    throw_error(ErrorCode::kInterrupted, "interrupted; {}", what_now);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 namespace asymkv {
 
 // Makes the first SIGINT or SIGTERM set a flag; a second one ends the process at once.
@@ -7,7 +9,7 @@ void install_interrupt_handler();
 bool interrupted();
 // Forgets a SIGINT that has been answered, so that the next one does not end the process. A SIGTERM stays.
 void clear_interrupt();
-// Throws Error{kInterrupted} if the flag is set. Long loops call it between units of resumable work.
-void throw_if_interrupted();
+// Throws Error{kInterrupted} if the flag is set. `what_now` tells the user what is left and how to go on.
+void throw_if_interrupted(std::string_view what_now = "nothing was written");
 
 }  // namespace asymkv

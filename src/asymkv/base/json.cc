@@ -25,6 +25,28 @@ bool present(const Json& object, const std::string& field) {
   throw_bad_input("{}: field \"{}\" must be {}, found {}", origin, field, expected, actual.type_name());
 }
 
+// Readers of JSON recurse: a file that nests deeper than any honest one must not end on the stack's limit.
+constexpr int64_t kMaxJsonDepth = 256;
+
+void check_depth(std::string_view text, std::string_view origin) {
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kMaxJsonDepth) {
+      throw_bad_input("{} nests deeper than {} levels at byte {}", origin, kMaxJsonDepth, i + 1);
+    }
+  }
+}
+
 }  // namespace
 
 std::string canonical_json(const Json& value) {
@@ -33,6 +55,7 @@ std::string canonical_json(const Json& value) {
 }
 
 Json parse_json(std::string_view text, std::string_view origin) {
+  check_depth(text, origin);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& e) {

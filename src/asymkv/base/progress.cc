@@ -10,6 +10,11 @@
 
 namespace asymkv {
 
+void internal::write_note(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 std::string format_duration(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   if (total < 60) return fmt::format("{}s", total);
@@ -51,8 +56,7 @@ void Progress::print(bool last) {
   } else if (rate > 0) {
     text += fmt::format(", {} left", format_duration(static_cast<double>(total_ - done_) / rate));
   }
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", text, terminal_ && !last ? "" : "\n");
-  std::fflush(stderr);
+  print_note("{}{}{}", terminal_ ? "\r\033[K" : "", text, terminal_ && !last ? "" : "\n");
 }
 
 }  // namespace asymkv

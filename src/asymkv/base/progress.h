@@ -1,10 +1,24 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace asymkv {
+
+namespace internal {
+void write_note(std::string_view text);
+}  // namespace internal
+
+// Writes words for people on stderr. A closed or full stderr is no error: what was asked for does not depend on it.
+template <typename... Args>
+void print_note(fmt::format_string<Args...> format, Args&&... args) {
+  internal::write_note(fmt::format(format, std::forward<Args>(args)...));
+}
 
 // "label: 12/200 cases, 3.1/s, 1m02s left" on stderr: redrawn in place on a terminal, one line every ten seconds
 // elsewhere. Silent when ASYMKV_NO_PROGRESS is set. Never writes to stdout.
