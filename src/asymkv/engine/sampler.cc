@@ -37,6 +37,12 @@ double Sampler::next_uniform() {
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
+  const auto bad = std::ranges::find_if(logits, [](float x) { return !std::isfinite(x); });
+  if (bad != logits.end()) {
+    throw_bad_input(
+        "the logit of token id {} is {}: the model's weights are damaged, or it cannot run with this KV format",
+        bad - logits.begin(), *bad);
+  }
   if (options_.temperature == 0.0) return argmax(logits);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

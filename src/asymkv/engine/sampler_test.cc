@@ -80,5 +80,16 @@ TEST(Sampler, OddOptionsAreRefused) {
   refused(options);
 }
 
+TEST(Sampler, LogitsThatAreNotFiniteAreRefused) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    for (const double temperature : {0.0, 1.0}) {
+      SamplingOptions options;
+      options.temperature = temperature;
+      EXPECT_THROW(Sampler(options).sample(std::vector<float>{1.0F, bad, 2.0F}), Error) << bad << " " << temperature;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace asymkv

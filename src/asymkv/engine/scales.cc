@@ -14,10 +14,14 @@ namespace {
 
 constexpr const char* kScalesSchema = "asymkv.scales/1";
 
-float max_abs(std::span<const float> values) {
+// Of no layer whose keys or values are not finite can a scale be known. `side`: "keys", "values".
+float max_abs(std::span<const float> elems, int64_t layer_idx, std::string_view side) {
   float largest = 0.0F;
-  for (const float x : values) {
-    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
+  for (const float x : elems) {
+    if (!std::isfinite(x)) {
+      throw_bad_input("layer {}: the model gives {} that are not finite; check its weights", layer_idx, side);
+    }
+    largest = std::max(largest, std::fabs(x));
   }
   return largest;
 }
@@ -39,8 +43,8 @@ class RangeObserver final : public ForwardObserver {
 
   void on_layer(const LayerActivations& a) override {
     Range& range = ranges_[static_cast<size_t>(a.layer_idx)];
-    range.key = std::max(range.key, max_abs(a.fresh_k));
-    range.value = std::max(range.value, max_abs(a.fresh_v));
+    range.key = std::max(range.key, max_abs(a.fresh_k, a.layer_idx, "keys"));
+    range.value = std::max(range.value, max_abs(a.fresh_v, a.layer_idx, "values"));
     if (!transforms_.empty()) range.key_prebias = std::max(range.key_prebias, prebias_range(a));
   }
 
@@ -57,7 +61,7 @@ class RangeObserver final : public ForwardObserver {
           head[i] = a.k_raw[token * bias.size() + begin + i] + (bias[begin + i] - transform.removed[begin + i]);
         }
         decoder_.rope(a.layer_idx).rotate(a.positions[token], head.data());
-        largest = std::max(largest, max_abs(head));
+        largest = std::max(largest, max_abs(head, a.layer_idx, "keys"));
       }
     }
     return largest;
