@@ -11,6 +11,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/report.h"
@@ -39,7 +40,7 @@ std::vector<ArmId> choose_arms(const AdmissionRequest& request, const LoadedMode
   std::vector<ArmId> arms;
   for (const ArmId arm : request.protocol.default_arms) {
     if (arm_needs_key_bias(arm) && !has_removable_key_vector(model.decoder)) {
-      fmt::print(stderr, "arm {} left out: {} has no key bias to take out\n", arm_name(arm), request.model.string());
+      print_note("arm {} left out: {} has no key bias to take out\n", arm_name(arm), request.model.string());
       continue;
     }
     arms.push_back(arm);
@@ -72,7 +73,7 @@ std::optional<FixedScales> prepare_scales(const AdmissionRequest& request, Loade
     throw_usage("arms with fixed scales need --scales: protocol {} has no texts of its own to calibrate with",
                 request.protocol.name);
   }
-  fmt::print(stderr, "calibrating fixed scales on {} documents\n", documents.size());
+  print_note("calibrating fixed scales on {} documents\n", documents.size());
   ScaleSet set = calibrate_scales(model, documents);
   std::string data;
   for (const std::vector<int32_t>& tokens : documents) data += Json(tokens).dump();
@@ -172,11 +173,10 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   runner.check_arms(run.arms);
 
   ProbeResult probe = prepare_probe(request, *model);
-  fmt::print(stderr, "probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict),
-             probe.mean_logit_noise);
+  print_note("probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict), probe.mean_logit_noise);
   AdmissionRecorder recorder(runner, *model, run, clock);
   const RunSummary summary = run_panels(run, recorder);
-  for (const std::string& repair : summary.repairs) fmt::print(stderr, "repaired: {}\n", repair);
+  for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
 
   const FinishedRun finished = finish_run(read_run(run.folder), std::move(probe), read_admission_record(run.folder));
   check_bytes(runner, finished.bytes_per_token);

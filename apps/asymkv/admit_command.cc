@@ -9,6 +9,7 @@
 #include "admission.h"
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
@@ -62,7 +63,7 @@ int run(const AdmitArguments& args) {
                (result.folder / "report.html").string());
   }
   if (required && result.tier < *required) {
-    fmt::print(stderr, "asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));
+    print_note("asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));
     return 1;
   }
   return 0;

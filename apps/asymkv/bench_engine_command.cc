@@ -11,11 +11,13 @@
 #include "asymkv/base/file.h"
 #include "asymkv/base/interrupt.h"
 #include "asymkv/base/parallel.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/tensor/ggml_quants.h"
 #include "command.h"
 #include "kv_options.h"
 #include "llama_bench.h"
+#include "option_values.h"
 #include "output_file.h"
 #include "run_record.h"
 
@@ -320,7 +322,7 @@ int run(const EngineBenchArgs& args) {
     for (int rep = 0; rep < args.reps; ++rep) {
       run_ours(cases, kv, bench);
       if (!args.llama_bench.empty()) run_llama(cases, args, kv, bench.cache().layout().format());
-      fmt::print(stderr, "{}: repetition {} of {}\n", kv, rep + 1, args.reps);
+      print_note("{}: repetition {} of {}\n", kv, rep + 1, args.reps);
     }
     records[kv] = make_run_record(*model, bench.cache(), {kv, ""}, clock);
   }
@@ -342,9 +344,9 @@ void add_bench_engine_command(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand("engine", "time prefill and decode of a model on this machine's cores");
   const auto args = std::make_shared<EngineBenchArgs>();
   command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
-  command->add_option("--kv", args->kv, "KV formats, e.g. native,k16v8")->delimiter(',')->capture_default_str();
-  command->add_option("--prefill", args->prefill, "prompt lengths")->delimiter(',')->capture_default_str();
-  command->add_option("--depth", args->depth, "cached tokens before a decode")->delimiter(',')->capture_default_str();
+  add_list_option(*command, "--kv", args->kv, "KV formats, e.g. native,k16v8");
+  add_list_option(*command, "--prefill", args->prefill, "prompt lengths");
+  add_list_option(*command, "--depth", args->depth, "cached tokens before a decode");
   command->add_option("--decode-tokens", args->decode_tokens, "tokens of a decode")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();

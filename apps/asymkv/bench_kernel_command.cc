@@ -4,6 +4,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/device/device.h"
 #include "command.h"
 
@@ -28,7 +29,7 @@ int run_kernel_bench_command(const KernelBenchArgs& args) {
   options.format_filter = args.formats;
   options.shape_filter = args.shapes;
   options.check = !args.no_check;
-  const auto progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const auto progress = [](const std::string& line) { print_note("{}\n", line); };
   const cuda::KernelBenchReport report = cuda::run_kernel_bench(options, progress);
   if (!args.out.empty()) write_file_atomic(args.out, report.to_json().dump(1) + "\n");
   if (args.json) {

@@ -8,6 +8,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/engine/scales.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
@@ -37,11 +38,10 @@ int run(const CalibrateArguments& args) {
   write_file_atomic(args.scales, canonical_json(json) + "\n");
   for (size_t i = 0; i < scales.layers.size(); ++i) {
     const LayerScaleSet& layer = scales.layers[i];
-    fmt::print(stderr, "layer {:3}: keys {:.6g}  keys without bias {}  values {:.6g}\n", i, *layer.key,
+    print_note("layer {:3}: keys {:.6g}  keys without bias {}  values {:.6g}\n", i, *layer.key,
                layer.key_prebias ? fmt::format("{:.6g}", *layer.key_prebias) : "-", *layer.value);
   }
-  fmt::print(stderr, "{} documents of up to {} tokens; scales written to {}\n", documents.size(), args.tokens,
-             args.scales);
+  print_note("{} documents of up to {} tokens; scales written to {}\n", documents.size(), args.tokens, args.scales);
   if (args.json) print_json({{"scales", args.scales}, {"source", scales.source}, {"layers", json.at("layers")}});
   return 0;
 }

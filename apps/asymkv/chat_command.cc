@@ -9,6 +9,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/interrupt.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/runtime/backends.h"
 #include "chat_input.h"
 #include "chat_session.h"
@@ -69,7 +70,7 @@ class Chat {
           return 0;
         case ChatInput::Event::kInterrupted:
           clear_interrupt();
-          throw_if_interrupted();  // SIGTERM
+          throw_if_interrupted("the conversation is over");  // SIGTERM
           if (asked_to_leave || !input_.is_terminal()) {
             fmt::print("\n");
             return input_.is_terminal() ? 0 : exit_code(ErrorCode::kInterrupted);
@@ -130,11 +131,11 @@ class Chat {
     fmt::print("\n");
     std::fflush(stdout);
     clear_interrupt();
-    throw_if_interrupted();  // SIGTERM
+    throw_if_interrupted("the conversation is over");  // SIGTERM
     if (answer.end == AnswerEnd::kContextFull) {
-      fmt::print(stderr, "[the context of {} tokens is full: /reset starts a new conversation]\n", context_);
+      print_note("[the context of {} tokens is full: /reset starts a new conversation]\n", context_);
     }
-    if (answer.end == AnswerEnd::kLength) fmt::print(stderr, "[stopped at --max-tokens {}]\n", args_.max_tokens);
+    if (answer.end == AnswerEnd::kLength) print_note("[stopped at --max-tokens {}]\n", args_.max_tokens);
     if (!input_.is_terminal()) return;
     if (answer.end == AnswerEnd::kInterrupted) fmt::print("[stopped]\n");
     fmt::print("[{} tokens, {} of them from the cache, read at {:.1f}/s; {} new at {:.1f}/s]\n", answer.prompt_tokens,

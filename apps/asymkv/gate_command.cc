@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/report.h"
 #include "command.h"
@@ -95,7 +96,7 @@ int verify(const GateOptions& options) {
       if (!mismatch.recorded.empty()) fmt::print("recorded {}, ", mismatch.recorded);
       fmt::print("recomputed: {}\n", mismatch.recomputed);
     }
-    fmt::print(stderr, "asymkv: {} in {}\n", count_words(std::ssize(mismatches), "mismatch"), options.folder.string());
+    print_note("asymkv: {} in {}\n", count_words(std::ssize(mismatches), "mismatch"), options.folder.string());
   }
   return mismatches.empty() ? 0 : 1;
 }

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/engine/generate.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
 #include "kv_options.h"
+#include "option_values.h"
 #include "run_record.h"
 
 namespace asymkv::app {
@@ -18,7 +21,7 @@ namespace {
 
 struct GenerateArguments {
   std::string model;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
   KvOptions kv;
   int64_t max_tokens = 128;
@@ -66,6 +69,7 @@ class Printer {
 };
 
 int run(const GenerateArguments& args) {
+  if (!args.prompt && args.prompt_ids.empty()) throw_usage("give a --prompt TEXT, or token ids with --prompt-ids");
   check_sampling_options(args.sampling);
   if (args.path != "worker" && args.path != "reference") {
     throw_usage("--path is \"{}\"; known: worker, reference", args.path);
@@ -74,7 +78,7 @@ int run(const GenerateArguments& args) {
   const auto model = load_model(args.model, select_backends(args.device, parse_activations(args.activations)));
   const ResolvedKv kv = resolve_kv(args.kv, *model);
   std::vector<int32_t> prompt = args.prompt_ids;
-  if (prompt.empty()) prompt = model->tokenizer.encode(args.prompt, {.add_special = true, .parse_special = true});
+  if (args.prompt) prompt = model->tokenizer.encode(*args.prompt, {.add_special = true, .parse_special = true});
   GenerateOptions options;
   options.max_tokens = args.max_tokens;
   options.sampling = args.sampling;
@@ -94,9 +98,8 @@ int run(const GenerateArguments& args) {
     print_json(answer);
     return 0;
   }
-  fmt::print(stderr, "[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, keys {}, values {}, scales {}]\n",
-             prompt.size(), token_rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds),
-             generation.token_ids.size(),
+  print_note("[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, keys {}, values {}, scales {}]\n", prompt.size(),
+             token_rate(static_cast<int64_t>(prompt.size()), generation.prefill_seconds), generation.token_ids.size(),
              token_rate(static_cast<int64_t>(generation.token_ids.size()) - 1, generation.decode_seconds),
              kv.format.key.id(), kv.format.value.id(), cache->config().scale_source);
   return 0;
@@ -109,8 +112,7 @@ void add_generate_command(CLI::App& root, Action& action) {
   CLI::App* command = root.add_subcommand("generate", "one completion of a prompt");
   command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
   auto* prompt = command->add_option("--prompt", args->prompt, "text to complete");
-  command->add_option("--prompt-ids", args->prompt_ids, "token ids to complete, instead of text")
-      ->delimiter(',')
+  add_list_option(*command, "--prompt-ids", args->prompt_ids, "token ids to complete, instead of text")
       ->excludes(prompt);
   add_kv_options(*command, args->kv);
   command->add_option("--max-tokens", args->max_tokens, "most tokens to generate")

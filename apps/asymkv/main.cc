@@ -1,13 +1,21 @@
 // The asymkv program: reads the command line, runs one subcommand, maps errors to exit codes (docs/cli.md).
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <string>
+#include <system_error>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
+#include "asymkv/base/progress.h"
 #include "command.h"
+#include "option_values.h"
 #include "run_record.h"
 
 namespace asymkv::app {
@@ -22,22 +30,52 @@ constexpr AddCommand kCommands[] = {add_admit_command, add_calibrate_command, ad
                                     add_model_command, add_stats_command,     add_doctor_command, add_gate_command,
                                     add_bench_command, add_chat_command};
 
+// A closed standard stream's number would go to the next file opened, whose content words would then overwrite. The
+// stand-in of stdout cannot be written to: an answer that nobody receives is an error.
+void open_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void check_stdout() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw_error(ErrorCode::kResourceExhausted, "cannot write to standard output: {}", std::strerror(errno));
+  }
+}
+
+// CLI11 would say that a subcommand is required.
+void check_command_known(const CLI::App& root, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* command : root.get_subcommands({})) {
+    if (command->get_name() == argv[1]) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw_usage("\"{}\" is no command; known: {}", argv[1], known);
+}
+
 int run(int argc, char** argv) {
   CLI::App root("asymkv: KV caches whose keys and values have different formats, admitted by evidence", "asymkv");
   root.require_subcommand(1);
   root.set_version_flag("--version", fmt::format("asymkv {}", kVersion));
   Action action;
   for (const AddCommand add : kCommands) add(root, action);
+  read_numbers_strictly(root);
+  check_command_known(root, argc, argv);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     const bool asked_for_help = e.get_exit_code() == 0;
     const int code = root.exit(e, asked_for_help ? std::cout : std::cerr, std::cerr);
+    if (code == 0) check_stdout();
     return code == 0 ? 0 : exit_code(ErrorCode::kUsage);
   }
   install_interrupt_handler();
   remember_argv(argc, argv);
-  return action();
+  const int status = action();
+  check_stdout();
+  return status;
 }
 
 }  // namespace
@@ -45,16 +83,21 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using asymkv::ErrorCode;
+  using asymkv::print_note;
+  asymkv::app::open_closed_streams();
   try {
     return asymkv::app::run(argc, argv);
   } catch (const asymkv::Error& e) {
-    fmt::print(stderr, "asymkv: {}\n", e.what());
+    print_note("asymkv: {}\n", e.what());
     return asymkv::exit_code(e.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "asymkv: out of memory\n");
+    print_note("asymkv: out of memory\n");
+    return asymkv::exit_code(ErrorCode::kResourceExhausted);
+  } catch (const std::system_error& e) {  // fmt, on a stream that takes no more
+    print_note("asymkv: {}\n", e.what());
     return asymkv::exit_code(ErrorCode::kResourceExhausted);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "asymkv: internal error: {}\n", e.what());
+    print_note("asymkv: internal error: {}\n", e.what());
     return asymkv::exit_code(ErrorCode::kInternal);
   }
 }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/model/model_files.h"
 #include "command.h"
 
@@ -159,47 +160,46 @@ Json model_json(const ModelFiles& model) {
 
 void print_geometry(const ModelFiles& model) {
   const ModelConfig& c = model.config;
-  fmt::print(stderr, "{}  ({}, {})\n", model.path.string(), c.model_type, model.container);
-  fmt::print(stderr, "  layers {}  hidden {}  MLP {}  heads {}/{} x {}  vocabulary {}\n", c.num_layers, c.hidden_size,
+  print_note("{}  ({}, {})\n", model.path.string(), c.model_type, model.container);
+  print_note("  layers {}  hidden {}  MLP {}  heads {}/{} x {}  vocabulary {}\n", c.num_layers, c.hidden_size,
              c.intermediate_size, c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size);
-  fmt::print(stderr, "  context {}  rms eps {:.6g}\n", c.max_position_embeddings, c.rms_norm_eps);
+  print_note("  context {}  rms eps {:.6g}\n", c.max_position_embeddings, c.rms_norm_eps);
   for (const RopeConfig& rope : c.ropes) {
-    fmt::print(stderr, "  rope theta {} ({})\n", rope.theta, rope_scaling_name(rope.scaling.kind));
+    print_note("  rope theta {} ({})\n", rope.theta, rope_scaling_name(rope.scaling.kind));
   }
   if (const auto windowed = std::ranges::count_if(c.layers, [](const LayerConfig& l) { return l.window != 0; })) {
     const auto layer = std::ranges::find_if(c.layers, [](const LayerConfig& l) { return l.window != 0; });
-    fmt::print(stderr, "  {} of {} layers see a window of {} tokens\n", windowed, c.num_layers, layer->window);
+    print_note("  {} of {} layers see a window of {} tokens\n", windowed, c.num_layers, layer->window);
   }
-  fmt::print(stderr, "  embeddings {}  QKV bias {}  O bias {}  native KV type {}\n",
-             c.tie_word_embeddings ? "tied" : "untied", c.qkv_bias ? "yes" : "no", c.o_bias ? "yes" : "no",
-             dtype_name(c.native_dtype));
-  fmt::print(stderr, "  end tokens [{}]  begin token {}\n", fmt::join(c.eos_token_ids, ", "),
+  print_note("  embeddings {}  QKV bias {}  O bias {}  native KV type {}\n", c.tie_word_embeddings ? "tied" : "untied",
+             c.qkv_bias ? "yes" : "no", c.o_bias ? "yes" : "no", dtype_name(c.native_dtype));
+  print_note("  end tokens [{}]  begin token {}\n", fmt::join(c.eos_token_ids, ", "),
              c.bos_token_id ? fmt::to_string(*c.bos_token_id) : "none");
 }
 
 void print_tensors(const ModelFiles& model) {
-  fmt::print(stderr, "\nstored type   tensors            bytes\n");
+  print_note("\nstored type   tensors            bytes\n");
   for (const auto& [type, total] : totals_by_type(*model.weights)) {
-    fmt::print(stderr, "{:<12} {:>8} {:>16}\n", type, total.tensors, total.bytes);
+    print_note("{:<12} {:>8} {:>16}\n", type, total.tensors, total.bytes);
   }
-  for (const std::string& name : model.ignored_tensors) fmt::print(stderr, "not used: {}\n", name);
+  for (const std::string& name : model.ignored_tensors) print_note("not used: {}\n", name);
   if (model.checkpoint_scales.any()) {
-    fmt::print(stderr, "the checkpoint carries KV scales; they are used only when asked for (--scale checkpoint)\n");
+    print_note("the checkpoint carries KV scales; they are used only when asked for (--scale checkpoint)\n");
   }
 }
 
 void print_key_bias(const ModelFiles& model) {
   const std::vector<KeyBias> biases = key_biases(model);
   if (biases.empty()) {
-    fmt::print(stderr, "\nno key bias\n");
+    print_note("\nno key bias\n");
     return;
   }
-  fmt::print(stderr, "\nkey bias\nlayer   max |b|      norm\n");
+  print_note("\nkey bias\nlayer   max |b|      norm\n");
   for (size_t layer = 0; layer < biases.size(); ++layer) {
-    fmt::print(stderr, "{:>5} {:>9.2f} {:>9.2f}\n", layer, biases[layer].max_abs, biases[layer].norm);
+    print_note("{:>5} {:>9.2f} {:>9.2f}\n", layer, biases[layer].max_abs, biases[layer].norm);
   }
   const size_t layer = largest_layer(biases);
-  fmt::print(stderr, "RoPE pair magnitudes of layer {}, slowest last: {:.0f}\n", layer,
+  print_note("RoPE pair magnitudes of layer {}, slowest last: {:.0f}\n", layer,
              fmt::join(biases[layer].pair_magnitude, " "));
 }
 
@@ -212,7 +212,7 @@ int show(const std::string& path, bool json) {
   print_geometry(model);
   print_tensors(model);
   print_key_bias(model);
-  fmt::print(stderr, "\nweights sha256 {}\nconfig  sha256 {}\n", model.weights_sha256(), model.config_sha256);
+  print_note("\nweights sha256 {}\nconfig  sha256 {}\n", model.weights_sha256(), model.config_sha256);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/progress.h"
 #include "asymkv/stats/bootstrap.h"
 #include "asymkv/stats/intervals.h"
 #include "asymkv/stats/required_cases.h"
@@ -25,7 +26,7 @@ using stats::PValue;
 
 template <typename... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {
-  fmt::print(stderr, format, std::forward<Args>(args)...);
+  print_note(format, std::forward<Args>(args)...);
 }
 
 // "0.0525", "4.43e-06" or, where p is below the range of a double, the same form from its logarithm.

@@ -10,10 +10,10 @@ PROGRAM = os.environ.get("ASYMKV_PROGRAM", str(SOURCE / "build/release/apps/asym
 MODELS = SOURCE / "models"
 
 
-def run(*args, check=None):
-    """Runs the program quietly; with `check`, the exit code must be that."""
+def run(*args, check=None, env=None):
+    """Runs the program quietly, with `env` added to the environment; with `check`, the exit code must be that."""
     result = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True,
-                            env={**os.environ, "ASYMKV_NO_PROGRESS": "1"})
+                            env={**os.environ, "ASYMKV_NO_PROGRESS": "1", **(env or {})})
     if check is not None and result.returncode != check:
         raise AssertionError(f"{args}: exit code {result.returncode}, expected {check}\n{result.stdout}\n{result.stderr}")
     return result

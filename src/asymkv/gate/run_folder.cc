@@ -184,7 +184,7 @@ RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
   runner.begin(summary);
   PanelProgress progress(plan);
   for (auto i = static_cast<size_t>(writer.units_done()); i < plan.size(); ++i) {
-    throw_if_interrupted();
+    throw_if_interrupted("finished work is on disk: run the same command with --resume");
     progress.start(plan[i]);
     writer.commit(plan[i], score_unit(plan[i], runner.run_unit(plan[i]), deciding_parser(request.protocol)));
     progress.finish(plan[i]);

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace asymkv::app {
+
+// Makes every option of the program that takes a number refuse what CLI11 guesses at: an empty text (0), a leading zero
+// (octal), a sign before an unsigned number and a number out of range (both wrap around).
+void read_numbers_strictly(CLI::App& root);
+
+// An option that takes one comma-separated list; an empty element or a text that is no number is refused by name.
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int32_t>& values,
+                             const std::string& help);
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int64_t>& values,
+                             const std::string& help);
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
+                             const std::string& help);
+
+}  // namespace asymkv::app
