@@ -67,8 +67,8 @@ CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<El
 void read_numbers_strictly(CLI::App& root) {
   for (CLI::Option* option : root.get_options()) {
     const std::string type = option->get_type_name();
-    if (type.starts_with("INT")) option->transform(strict<int64_t>("integer"));
-    if (type.starts_with("UINT")) option->transform(strict<uint64_t>("integer of at least 0"));
+    if (type.starts_with("INT")) option->transform(strict<int64_t>("integer of 64 bits"));
+    if (type.starts_with("UINT")) option->transform(strict<uint64_t>("unsigned integer of 64 bits"));
     if (type.starts_with("FLOAT")) option->transform(strict<double>("number"));
   }
   for (CLI::App* command : root.get_subcommands({})) read_numbers_strictly(*command);
