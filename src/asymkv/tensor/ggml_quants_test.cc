@@ -48,10 +48,9 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, GgmlGolden,
                                          Golden{"q4_1.bin", GgmlType::kQ4_1}, Golden{"q5_0.bin", GgmlType::kQ5_0},
                                          Golden{"q5_1.bin", GgmlType::kQ5_1}, Golden{"q2_k.bin", GgmlType::kQ2_K},
                                          Golden{"q3_k.bin", GgmlType::kQ3_K}, Golden{"q5_k.bin", GgmlType::kQ5_K},
-                                         Golden{"iq4_nl.bin", GgmlType::kIq4Nl},
-                                         Golden{"iq4_xs.bin", GgmlType::kIq4Xs}, Golden{"mxfp4.bin", GgmlType::kMXFP4},
-                                         Golden{"q8_0.bin", GgmlType::kQ8_0}, Golden{"q4_k.bin", GgmlType::kQ4_K},
-                                         Golden{"q6_k.bin", GgmlType::kQ6_K}),
+                                         Golden{"iq4_nl.bin", GgmlType::kIq4Nl}, Golden{"iq4_xs.bin", GgmlType::kIq4Xs},
+                                         Golden{"mxfp4.bin", GgmlType::kMXFP4}, Golden{"q8_0.bin", GgmlType::kQ8_0},
+                                         Golden{"q4_k.bin", GgmlType::kQ4_K}, Golden{"q6_k.bin", GgmlType::kQ6_K}),
                          [](const auto& golden) {
                            std::string name = golden.param.file;
                            return name.substr(0, name.find('.'));
