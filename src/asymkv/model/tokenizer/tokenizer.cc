@@ -169,8 +169,9 @@ std::vector<std::string> Tokenizer::special_tokens() const {
   for (const AddedToken& token : impl_->definition.added_tokens) {
     if (token.special) by_id.emplace(token.id, token.content);
   }
-  const auto contents = std::views::values(by_id);
-  return {contents.begin(), contents.end()};
+  std::vector<std::string> contents;
+  for (const auto& entry : by_id) contents.push_back(entry.second);
+  return contents;
 }
 
 std::string Tokenizer::sha256() const {
