@@ -1,7 +1,6 @@
 #include "asymkv/model/tokenizer/tokenizer.h"
 
 #include <map>
-#include <ranges>
 #include <unordered_map>
 #include <utility>
 
