@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "asymkv/base/error.h"
+#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv {
 namespace {
@@ -13,18 +14,9 @@ namespace {
 constexpr std::string_view kWhiteSpace = " \t\r\n\v\f";
 
 // Supplementary Private Use Area A, four bytes each in UTF-8.
-constexpr uint32_t kFirstPrivate = 0xF0000;
-constexpr uint32_t kLastPrivate = 0xFFFFD;
+constexpr char32_t kFirstPrivate = 0xF0000;
+constexpr char32_t kLastPrivate = 0xFFFFD;
 constexpr size_t kPrivateBytes = 4;
-
-std::string private_character(uint32_t code_point) {
-  std::string text;
-  for (const uint32_t part : {0xF0U | (code_point >> 18), 0x80U | ((code_point >> 12) & 0x3FU),
-                              0x80U | ((code_point >> 6) & 0x3FU), 0x80U | (code_point & 0x3FU)}) {
-    text += static_cast<char>(part);
-  }
-  return text;
-}
 
 bool is_word(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; });
@@ -107,7 +99,8 @@ class PlainText {
     std::string character;
     do {
       if (next_ > kLastPrivate) throw_unsupported("the conversation uses every private-use character");
-      character = private_character(next_++);
+      character.clear();
+      tokenizer::append_utf8(next_++, character);
     } while (source_.find(character) != std::string::npos);
     texts_.emplace(character, text);
     return characters_.emplace(text, character).first->second;
@@ -115,7 +108,7 @@ class PlainText {
 
   std::vector<std::string> spellings_;
   std::string source_;
-  uint32_t next_ = kFirstPrivate;
+  char32_t next_ = kFirstPrivate;
   std::map<std::string, std::string, std::less<>> characters_, texts_;  // text to character and back
 };
 
