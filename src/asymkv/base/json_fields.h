@@ -1,11 +1,14 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "asymkv/base/error.h"
 #include "asymkv/base/json.h"
 
 namespace asymkv {
@@ -24,6 +27,15 @@ class JsonFields {
   double number(const std::string& field);
   bool boolean(const std::string& field);
   std::vector<std::string> texts(const std::string& field);
+  // What `parse` makes of a text of `field`; what it throws becomes an error about the field.
+  template <typename Parse>
+  auto parsed(const std::string& field, const std::string& text, const Parse& parse) const {
+    try {
+      return parse(text);
+    } catch (const Error& e) {
+      fail(field, fmt::format("is wrong: {}", e.what()));
+    }
+  }
   // The object in `field`, to be read and finished on its own.
   JsonFields object(const std::string& field);
   // The objects of an array; each knows its index.

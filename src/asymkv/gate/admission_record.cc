@@ -34,13 +34,8 @@ AdmissionRecord admission_record_from_json(const Json& json, std::string_view or
   const Json& arms = fields.raw("arms");
   if (!arms.is_object()) fields.fail("arms", "must be an object of records");
   for (const auto& [name, facts] : arms.items()) {
-    ArmId arm = ArmId::kN;
-    try {
-      arm = parse_arm(name);
-    } catch (const Error& e) {
-      fields.fail("arms", fmt::format("is wrong: {}", e.what()));
-    }
-    record.arms[arm] = record_from_json(facts, fmt::format("{}: arms.{}", origin, name));
+    record.arms[fields.parsed("arms", name, parse_arm)] =
+        record_from_json(facts, fmt::format("{}: arms.{}", origin, name));
   }
   record.repairs = fields.texts("repairs");
   fields.finish();

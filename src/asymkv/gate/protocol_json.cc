@@ -151,13 +151,8 @@ void path_from(JsonFields& fields, Protocol& protocol) {
 
 std::vector<ArmId> arms_from(JsonFields& fields) {
   std::vector<ArmId> arms;
-  for (const std::string& name : fields.texts("default_arms")) {
-    try {
-      arms.push_back(parse_arm(name));
-    } catch (const Error& e) {
-      fields.fail("default_arms", fmt::format("is wrong: {}", e.what()));
-    }
-  }
+  for (const std::string& name : fields.texts("default_arms"))
+    arms.push_back(fields.parsed("default_arms", name, parse_arm));
   return arms;
 }
 

@@ -45,23 +45,9 @@ CacheShape cache_from(JsonFields fields) {
   return cache;
 }
 
-PolicyMode mode_from(JsonFields& fields) {
-  try {
-    return parse_policy_mode(fields.text("policy_mode"));
-  } catch (const Error& e) {
-    fields.fail("policy_mode", fmt::format("is wrong: {}", e.what()));
-  }
-}
-
 std::vector<ArmId> arms_from(JsonFields& fields) {
   std::vector<ArmId> arms;
-  for (const std::string& name : fields.texts("arms")) {
-    try {
-      arms.push_back(parse_arm(name));
-    } catch (const Error& e) {
-      fields.fail("arms", fmt::format("is wrong: {}", e.what()));
-    }
-  }
+  for (const std::string& name : fields.texts("arms")) arms.push_back(fields.parsed("arms", name, parse_arm));
   if (arms.empty() || arms.front() != ArmId::kN) fields.fail("arms", "must begin with N");
   if (std::set<ArmId>(arms.begin(), arms.end()).size() != arms.size()) fields.fail("arms", "names an arm twice");
   return arms;
@@ -112,7 +98,7 @@ Header header_from_json(const Json& json, std::string_view origin) {
   header.arms = arms_from(fields);
   header.protocol_sha256 = fields.text("protocol_sha256");
   header.cases_sha256 = fields.text("cases_sha256");
-  header.mode = mode_from(fields);
+  header.mode = fields.parsed("policy_mode", fields.text("policy_mode"), parse_policy_mode);
   header.cache = cache_from(fields.object("cache"));
   header.identity = identity_from(fields.object("identity"));
   fields.finish();
