@@ -351,7 +351,7 @@ void add_bench_engine_command(CLI::App& bench, Action& action) {
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
   command->add_option("--threads", args->threads, "threads; default: the cores this process may use")
-      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+      ->check(CLI::Range(int64_t{1}, int64_t{kMaxThreads}));
   command->add_option("--reps", args->reps, "repetitions, of which the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

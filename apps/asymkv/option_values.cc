@@ -3,21 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <optional>
 #include <string_view>
+
+#include "asymkv/base/number.h"
 
 namespace asymkv::app {
 namespace {
 
-// The whole text as one decimal number, or nothing. A plus sign may stand in front.
+// One decimal number, or nothing. A plus sign may stand in front.
 template <typename Number>
-std::optional<Number> parse_number(std::string_view text) {
+std::optional<Number> parse_option_number(std::string_view text) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return parse_number<Number>(text);
 }
 
 // CLI11 takes a leading zero for octal, so it is given the digits without it.
@@ -25,7 +23,7 @@ template <typename Number>
 CLI::Validator strict(const std::string& kind) {
   return CLI::Validator(
       [kind](std::string& text) -> std::string {
-        const std::optional<Number> number = parse_number<Number>(text);
+        const std::optional<Number> number = parse_option_number<Number>(text);
         if (!number) return fmt::format("\"{}\" is no {}", text, kind);
         if constexpr (std::is_integral_v<Number>) text = std::to_string(*number);
         return {};
@@ -39,7 +37,7 @@ Element parse_element(const std::string& name, std::string_view text) {
   if constexpr (std::is_same_v<Element, std::string>) {
     return std::string(text);
   } else {
-    const std::optional<Element> number = parse_number<Element>(text);
+    const std::optional<Element> number = parse_option_number<Element>(text);
     if (!number)
       throw CLI::ValidationError(name, fmt::format("\"{}\" is no integer of {} bytes", text, sizeof(Element)));
     return *number;

@@ -2,24 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <string_view>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/base/number.h"
 
 namespace asymkv::app {
 namespace {
-
-// The whole text as one number, or nothing: no blanks, no trailing letters.
-template <typename Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separators, bool keep_empty) {
   std::vector<std::string_view> parts;

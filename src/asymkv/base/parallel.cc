@@ -3,11 +3,10 @@
 #include <sched.h>
 
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <string_view>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -16,22 +15,19 @@
 #endif
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/number.h"
 
 namespace asymkv {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 int detect_threads() {
   if (const char* text = std::getenv("ASYMKV_NUM_THREADS"); text != nullptr) {
-    const std::string_view digits(text);
-    int wanted = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), wanted);
-    if (error != std::errc() || end != digits.data() + digits.size() || wanted < 1 || wanted > kMaxThreads) {
+    const std::optional<int> wanted = parse_number<int>(text);
+    if (!wanted || *wanted < 1 || *wanted > kMaxThreads) {
       throw_usage("ASYMKV_NUM_THREADS is \"{}\"; give a number of threads from 1 to {}, or unset it", text,
                   kMaxThreads);
     }
-    return wanted;
+    return *wanted;
   }
   cpu_set_t set;
   CPU_ZERO(&set);

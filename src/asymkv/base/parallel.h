@@ -5,7 +5,10 @@
 
 namespace asymkv {
 
-// Threads that parallel_for uses: ASYMKV_NUM_THREADS if set to a positive number, else the cores this process may use.
+inline constexpr int kMaxThreads = 1024;
+
+// Threads that parallel_for uses: ASYMKV_NUM_THREADS if set, else the cores this process may use. Throws Error{kUsage}
+// for a value that is no number from 1 to kMaxThreads.
 int num_threads();
 
 // Runs body(i) for every i in [0, count), spread over num_threads() threads; returns when all are done. Iterations are

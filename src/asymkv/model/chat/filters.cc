@@ -1,10 +1,10 @@
 // Filters and tests.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
+#include "asymkv/base/number.h"
 #include "asymkv/model/chat/functions.h"
 #include "asymkv/model/chat/syntax.h"
 #include "asymkv/model/chat/text.h"
@@ -350,12 +350,8 @@ Value trim_text(Context& context, const Value& input, const Arguments& arguments
   return make_text(context, std::string(strip_left(strip_right(text, characters), characters)));
 }
 
-std::optional<double> parse_number(std::string_view text) {
-  text = strip_left(strip_right(text));
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
+std::optional<double> parse_trimmed(std::string_view text) {
+  return parse_number<double>(strip_left(strip_right(text)));
 }
 
 Value to_integer(Context& context, const Value& input, const Arguments& arguments) {
@@ -363,7 +359,7 @@ Value to_integer(Context& context, const Value& input, const Arguments& argument
   if (is_integer(input)) return Value::integer(input.as_int());
   std::optional<double> number;
   if (input.is(Kind::kFloat)) number = input.as_double();
-  if (input.is(Kind::kString)) number = parse_number(input.as_string());
+  if (input.is(Kind::kString)) number = parse_trimmed(input.as_string());
   if (number && std::abs(*number) < 9.2e18) return Value::integer(static_cast<int64_t>(*number));
   return bound[0] == nullptr ? Value::integer(0) : *bound[0];
 }
@@ -372,7 +368,7 @@ Value to_float(Context& context, const Value& input, const Arguments& arguments)
   const Bound bound = bind_arguments(context, "float", arguments, {"default"});
   if (input.is_number()) return Value::number(input.as_double());
   if (input.is(Kind::kString)) {
-    if (const auto number = parse_number(input.as_string())) return Value::number(*number);
+    if (const auto number = parse_trimmed(input.as_string())) return Value::number(*number);
   }
   return bound[0] == nullptr ? Value::number(0.0) : *bound[0];
 }
