@@ -115,12 +115,11 @@ void check_bytes(const EngineRunner& runner, const ArmBytes& bytes) {
 
 // Everything written after the last case; pure functions of the run's files, so a resumed run writes the same.
 AdmissionResult write_results(const FinishedRun& finished, const fs::path& folder) {
-  write_certificate(finished, folder);
   AdmissionResult result;
   result.folder = folder;
   result.model = finished.run.identity.model;
   result.tier = finished.policy.tier;
-  result.certificate = read_json_file(folder / "certificate.json");
+  result.certificate = write_certificate(finished, folder);
   result.policy = write_policy_and_report(finished, folder);
   result.table = render_table(finished.run, finished.judgement, finished.bytes_per_token, finished.policy);
   return result;

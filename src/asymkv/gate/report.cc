@@ -252,10 +252,11 @@ FinishedRun read_finished_run(const std::filesystem::path& folder) {
   return finish_run(read_run(folder), judge_probe(carried.layers, carried.thresholds), read_admission_record(folder));
 }
 
-void write_certificate(const FinishedRun& finished, const std::filesystem::path& folder) {
-  const Json certificate =
+Json write_certificate(const FinishedRun& finished, const std::filesystem::path& folder) {
+  Json certificate =
       make_certificate({finished.run, finished.judgement, finished.probe, finished.bytes_per_token, folder});
   write_file_atomic(folder / run_files::kCertificate, certificate_bytes(certificate));
+  return certificate;
 }
 
 Json write_policy_and_report(const FinishedRun& finished, const std::filesystem::path& folder) {

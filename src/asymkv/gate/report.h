@@ -48,8 +48,8 @@ FinishedRun finish_run(Run run, ProbeResult probe, AdmissionRecord record);
 // the file that is missing or malformed.
 FinishedRun read_finished_run(const std::filesystem::path& folder);
 
-// certificate.json, from the outcomes that lie in the folder.
-void write_certificate(const FinishedRun& finished, const std::filesystem::path& folder);
+// certificate.json, from the outcomes that lie in the folder. Returns the certificate.
+Json write_certificate(const FinishedRun& finished, const std::filesystem::path& folder);
 // policy.json and report.html, beside the certificate that lies in the folder. Returns the policy.
 Json write_policy_and_report(const FinishedRun& finished, const std::filesystem::path& folder);
 
