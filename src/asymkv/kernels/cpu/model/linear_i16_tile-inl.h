@@ -126,35 +126,37 @@ HWY_INLINE void multiply_pairs(const int32_t* HWY_RESTRICT pairs, const int16_t*
   }
 }
 
-// sums[kRows][kPanel] += dot product * (scale * x_scale).
-template <int64_t kRows>
-HWY_INLINE void add_scaled(const VecPair (&dots)[static_cast<size_t>(kRows)][2], const float* scale,
-                           const float* x_scale, int64_t x_stride, float* HWY_RESTRICT sums) {
+// sums[kRows][kPanel] += product(row, v, x) for both vectors v of a panel; x: the row's number of `x_factors`.
+template <int64_t kRows, typename Product>
+HWY_INLINE void add_products(const float* x_factors, int64_t x_stride, float* HWY_RESTRICT sums,
+                             const Product& product) {
 #pragma GCC unroll 16
   for (int64_t r = 0; r < kRows; ++r) {
-    const VecF32 x = hn::Set(F32(), x_scale[r * x_stride]);
+    const VecF32 x = hn::Set(F32(), x_factors[r * x_stride]);
 #pragma GCC unroll 2
     for (int64_t v = 0; v < 2; ++v) {
       float* sum = sums + r * kPanel + v * kLanes;
-      const VecF32 factor = hn::Mul(hn::LoadU(F32(), scale + v * kLanes), x);
-      const VecF32 product = hn::Mul(hn::ConvertTo(F32(), dots[r][v]), factor);
-      hn::StoreU(hn::Add(hn::LoadU(F32(), sum), product), F32(), sum);
+      hn::StoreU(hn::Add(hn::LoadU(F32(), sum), product(r, v, x)), F32(), sum);
     }
   }
 }
 
+// sums += dot product * (scale * x_scale).
+template <int64_t kRows>
+HWY_INLINE void add_scaled(const VecPair (&dots)[static_cast<size_t>(kRows)][2], const float* scale,
+                           const float* x_scale, int64_t x_stride, float* HWY_RESTRICT sums) {
+  add_products<kRows>(x_scale, x_stride, sums, [&](int64_t r, int64_t v, VecF32 x) HWY_ATTR {
+    const VecF32 factor = hn::Mul(hn::LoadU(F32(), scale + v * kLanes), x);
+    return hn::Mul(hn::ConvertTo(F32(), dots[r][v]), factor);
+  });
+}
+
+// sums += offset * x_sum.
 template <int64_t kRows>
 HWY_INLINE void add_offsets(const float* offset, const float* x_sum, int64_t x_stride, float* HWY_RESTRICT sums) {
-#pragma GCC unroll 16
-  for (int64_t r = 0; r < kRows; ++r) {
-    const VecF32 x = hn::Set(F32(), x_sum[r * x_stride]);
-#pragma GCC unroll 2
-    for (int64_t v = 0; v < 2; ++v) {
-      float* sum = sums + r * kPanel + v * kLanes;
-      const VecF32 product = hn::Mul(hn::LoadU(F32(), offset + v * kLanes), x);
-      hn::StoreU(hn::Add(hn::LoadU(F32(), sum), product), F32(), sum);
-    }
-  }
+  add_products<kRows>(x_sum, x_stride, sums, [&](int64_t /*r*/, int64_t v, VecF32 x) HWY_ATTR {
+    return hn::Mul(hn::LoadU(F32(), offset + v * kLanes), x);
+  });
 }
 
 // kRows rows of activations against one panel: four sums, of groups i, i + 4, ...
