@@ -11,7 +11,8 @@
 #include <vector>
 
 #ifndef ASYMKV_STD_THREADS
-#include <omp.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
 #endif
 
 #include "asymkv/base/error.h"
@@ -64,6 +65,20 @@ class Loop {
 
 thread_local bool inside_parallel_for = false;
 
+// Calls run(t) once for each t in [0, threads), on as many threads as are free.
+template <typename Run>
+void run_on_threads(int threads, const Run& run) {
+#ifdef ASYMKV_STD_THREADS
+  std::vector<std::jthread> workers;
+  for (int t = 1; t < threads; ++t) workers.emplace_back(run, t);
+  run(0);
+#else
+  // A worker that the system has not scheduled is not waited for: its call finds the loop finished.
+  static tbb::task_arena arena(num_threads());
+  arena.execute([&] { tbb::parallel_for(0, threads, run, tbb::simple_partitioner()); });
+#endif
+}
+
 }  // namespace
 
 int num_threads() {
@@ -79,20 +94,11 @@ void parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) 
     loop.finish();
     return;
   }
-  const auto run = [&loop](int thread_idx) {
+  run_on_threads(threads, [&loop](int thread_idx) {
     inside_parallel_for = true;
     loop.work(thread_idx);
     inside_parallel_for = false;
-  };
-#ifdef ASYMKV_STD_THREADS
-  std::vector<std::jthread> workers;
-  for (int t = 1; t < threads; ++t) workers.emplace_back(run, t);
-  run(0);
-  workers.clear();
-#else
-#pragma omp parallel num_threads(threads)
-  run(omp_get_thread_num());
-#endif
+  });
   loop.finish();
 }
 
