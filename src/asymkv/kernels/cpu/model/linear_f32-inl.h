@@ -95,56 +95,80 @@ void widen_rows(const StoredRows& w, int64_t depth, float* HWY_RESTRICT tile) {
 
 #endif
 
-// sums[kRows][kTileGroupOuts] of vectors += x * w over `depth` elements.
+// kTileGroupOuts outputs of a widened tile for kRows rows of activations, over one depth step.
 template <int64_t kRows>
-HWY_INLINE void multiply_tile(const float* HWY_RESTRICT x, int64_t x_stride, const float* HWY_RESTRICT w,
-                              int64_t w_stride, int64_t depth, float* HWY_RESTRICT sums) {
+struct TileSums {
   VecF32 sum[static_cast<size_t>(kRows)][kTileGroupOuts];
-#pragma GCC unroll 4
-  for (int64_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 3
-    for (int64_t o = 0; o < kTileGroupOuts; ++o) {
-      sum[r][o] = hn::Load(F32(), sums + (r * kTileGroupOuts + o) * kLanes);
-    }
-  }
-  for (int64_t k = 0; k < depth; k += kLanes) {
-    const VecF32 w0 = hn::LoadU(F32(), w + k);
-    const VecF32 w1 = hn::LoadU(F32(), w + w_stride + k);
-    const VecF32 w2 = hn::LoadU(F32(), w + 2 * w_stride + k);
+
+  HWY_INLINE void clear() {
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kRows; ++r) {
-      const VecF32 a = hn::LoadU(F32(), x + r * x_stride + k);
-      sum[r][0] = hn::MulAdd(a, w0, sum[r][0]);
-      sum[r][1] = hn::MulAdd(a, w1, sum[r][1]);
-      sum[r][2] = hn::MulAdd(a, w2, sum[r][2]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int64_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3
-    for (int64_t o = 0; o < kTileGroupOuts; ++o) {
-      hn::Store(sum[r][o], F32(), sums + (r * kTileGroupOuts + o) * kLanes);
+      for (int64_t o = 0; o < kTileGroupOuts; ++o) sum[r][o] = hn::Zero(F32());
     }
   }
-}
+  HWY_INLINE void load(const float* HWY_RESTRICT sums) {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < kTileGroupOuts; ++o) {
+        sum[r][o] = hn::Load(F32(), sums + (r * kTileGroupOuts + o) * kLanes);
+      }
+    }
+  }
+  HWY_INLINE void store(float* HWY_RESTRICT sums) const {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < kTileGroupOuts; ++o) {
+        hn::Store(sum[r][o], F32(), sums + (r * kTileGroupOuts + o) * kLanes);
+      }
+    }
+  }
+  HWY_INLINE void add(const float* HWY_RESTRICT x, int64_t x_stride, const float* HWY_RESTRICT w, int64_t w_stride,
+                      int64_t depth) {
+    for (int64_t k = 0; k < depth; k += kLanes) {
+      const VecF32 w0 = hn::LoadU(F32(), w + k);
+      const VecF32 w1 = hn::LoadU(F32(), w + w_stride + k);
+      const VecF32 w2 = hn::LoadU(F32(), w + 2 * w_stride + k);
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < kRows; ++r) {
+        const VecF32 a = hn::LoadU(F32(), x + r * x_stride + k);
+        sum[r][0] = hn::MulAdd(a, w0, sum[r][0]);
+        sum[r][1] = hn::MulAdd(a, w1, sum[r][1]);
+        sum[r][2] = hn::MulAdd(a, w2, sum[r][2]);
+      }
+    }
+  }
+  // Outputs [0, outs) to columns from `column` on.
+  HWY_INLINE void put_sums(const LinearOutput& out, int64_t column, int64_t outs) const {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < kTileGroupOuts; ++o) {
+        if (o < outs) put(out, r, column + o, sum_lanes(sum[r][o]));
+      }
+    }
+  }
+};
 
-// kRows rows of activations against all outputs of a widened tile, whose rows are padded to whole groups.
+// kRows rows of activations against all outputs of a widened tile, whose rows are padded to whole groups. sums holds
+// what earlier depth steps gathered.
 template <int64_t kRows>
 void multiply_tile_rows(const WidenedTile& tile, const DepthStep& step, const LinearInput& in, const LinearOutput& out,
                         float* sums) {
-  constexpr int64_t kGroupFloats = kRows * kTileGroupOuts * kLanes;
-  const int64_t groups = (tile.num_rows + kTileGroupOuts - 1) / kTileGroupOuts;
-  if (step.begin == 0) std::fill_n(sums, groups * kGroupFloats, 0.0F);
-  for (int64_t g = 0; g < groups; ++g) {
-    multiply_tile<kRows>(in.x + step.begin, in.x_stride, tile.data + g * kTileGroupOuts * in.depth + step.begin,
-                         in.depth, step.end - step.begin, sums + g * kGroupFloats);
-  }
-  if (step.end < in.depth) return;
-#pragma GCC unroll 8
-  for (int64_t r = 0; r < kRows; ++r) {
-    for (int64_t o = 0; o < tile.num_rows; ++o) {
-      const float* sum = sums + o / kTileGroupOuts * kGroupFloats + (r * kTileGroupOuts + o % kTileGroupOuts) * kLanes;
-      put(out, r, tile.first_column + o, sum_lanes(hn::Load(F32(), sum)));
+  for (int64_t o = 0; o < tile.num_rows; o += kTileGroupOuts, sums += kRows * kTileGroupOuts * kLanes) {
+    TileSums<kRows> group;
+    if (step.begin == 0) {
+      group.clear();
+    } else {
+      group.load(sums);
+    }
+    group.add(in.x + step.begin, in.x_stride, tile.data + o * in.depth + step.begin, in.depth, step.end - step.begin);
+    if (step.end < in.depth) {
+      group.store(sums);
+    } else {
+      group.put_sums(out, tile.first_column + o, tile.num_rows - o);
     }
   }
 }
