@@ -14,7 +14,7 @@ int64_t WritePlan::num_whole() const {
 
 std::vector<WriteRun> WritePlan::launch_order() const {
   std::vector<WriteRun> ordered = runs;
-  std::ranges::stable_partition(ordered, [](const WriteRun& run) { return run.count == kPageSize; });
+  std::stable_partition(ordered.begin(), ordered.end(), [](const WriteRun& run) { return run.count == kPageSize; });
   return ordered;
 }
 
