@@ -31,6 +31,9 @@ class KillResume(unittest.TestCase):
         protocol = program.small_protocol("kill", 12, 30, 4, certifying=False)
         for panel in [*protocol["panels"]["retrieval"], protocol["panels"]["math"], *protocol["panels"]["loss"]]:
             panel["cases_per_unit"] = 2
+        # Many short launches: what is killed and resumed does not depend on the length of a text.
+        protocol["panels"]["retrieval"][0]["length"] = 512
+        protocol["panels"]["loss"][0].update(document_tokens=512, scored_tokens=256)
         self.protocol = program.write_protocol(self.folder, protocol)
         self.addCleanup(self.scratch.cleanup)
 
