@@ -28,4 +28,5 @@ esac
 scripts/install_deps.sh
 for model in "${models[@]}"; do scripts/fetch_model.py "$model"; done
 scripts/build.sh release
-ctest --test-dir build/release --output-on-failure ${exclude:+-LE "$exclude"}
+# Beside each other: many tests use one thread for most of their time.
+ctest --test-dir build/release --output-on-failure --parallel "${ASYMKV_BUILD_JOBS:-$(nproc)}" ${exclude:+-LE "$exclude"}
