@@ -71,7 +71,7 @@ MODELS = {
 
 
 def fail(message):
-    sys.exit(f"fetch_model.py: {message}")
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {message}")
 
 
 def say(message):

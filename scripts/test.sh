@@ -2,7 +2,7 @@
 # Installs packages, builds the release preset and runs every test of it.
 #
 #     scripts/test.sh               all but the tests labelled large; fetches SmolLM2-135M (98 MB) once
-#     scripts/test.sh --large       all tests; also fetches Qwen2.5-Coder 0.5B and 1.5B and Gemma-3-270m (1.9 GB)
+#     scripts/test.sh --large       all tests; also fetches Qwen2.5-Coder 0.5B and 1.5B, Gemma-3-270m and vocabularies (2 GB)
 #     scripts/test.sh --no-models   without the tests that need a fetched model
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,6 +27,7 @@ esac
 
 scripts/install_deps.sh
 for model in "${models[@]}"; do scripts/fetch_model.py "$model"; done
+if [ -z "$exclude" ]; then scripts/fetch_vocabs.py; fi
 scripts/build.sh release
 # Beside each other: many tests use one thread for most of their time.
 ctest --test-dir build/release --output-on-failure --parallel "${ASYMKV_BUILD_JOBS:-$(nproc)}" ${exclude:+-LE "$exclude"}

@@ -37,6 +37,7 @@ GgufTokenizerData read_gguf_tokenizer(const GgufFile& file) {
   GgufTokenizerData data;
   data.model = file.require_string("tokenizer.ggml.model");
   const bool sentencepiece = data.model == "llama";
+  if (!sentencepiece && data.model != "gpt2") return data;  // refused by its name when a tokenizer is made of it
   data.pre =
       sentencepiece ? file.string_or("tokenizer.ggml.pre", "default") : file.require_string("tokenizer.ggml.pre");
   data.tokens = copy_strings(file, "tokenizer.ggml.tokens");
