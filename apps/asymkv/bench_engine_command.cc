@@ -30,6 +30,7 @@ struct EngineBenchArgs {
   std::string model;
   std::vector<std::string> kv = {"native", "k16v8", "k8v8"};
   std::vector<int64_t> prefill = {512};
+  std::vector<int64_t> prefill_depth = {0};
   std::vector<int64_t> depth = {0, 4096};
   int64_t decode_tokens = 32;
   int64_t threads = 0;
@@ -162,13 +163,18 @@ class FormatBench {
   uint64_t seed_ = 1;
 };
 
+// By format, then by depth: the cache of a depth is filled once.
 std::vector<Case> make_cases(const EngineBenchArgs& args) {
   std::vector<Case> cases;
   for (const std::string& kv : args.kv) {
-    for (const int64_t tokens : args.prefill) cases.push_back({.kv = kv, .tokens = tokens});
+    const auto first = static_cast<std::ptrdiff_t>(cases.size());
+    for (const int64_t depth : args.prefill_depth) {
+      for (const int64_t tokens : args.prefill) cases.push_back({.kv = kv, .tokens = tokens, .depth = depth});
+    }
     for (const int64_t depth : args.depth) {
       cases.push_back({.kv = kv, .decode = true, .tokens = args.decode_tokens, .depth = depth});
     }
+    std::ranges::stable_sort(cases.begin() + first, cases.end(), {}, &Case::depth);
   }
   return cases;
 }
@@ -179,26 +185,21 @@ void set_floors(std::vector<Case>& cases, const std::string& kv, const FormatBen
     if (c.kv != kv) continue;
     // A prefill reads its weights once a chunk.
     const int64_t passes = c.decode ? 1 : (c.tokens + kPrefillChunk - 1) / kPrefillChunk;
-    const double bytes =
-        static_cast<double>(passes * weights) + bench.token_bytes() * static_cast<double>(c.decode ? c.depth : 0);
+    const double bytes = static_cast<double>(passes) *
+                         (static_cast<double>(weights) + bench.token_bytes() * static_cast<double>(c.depth));
     c.floor_ms = bytes / bandwidth * 1e3;
   }
 }
 
-// One repetition of all our cases of one format. The cache is filled once for each depth.
+// One repetition of all our cases of one format.
 void run_ours(std::vector<Case>& cases, const std::string& kv, FormatBench& bench) {
   SequencePages sequence = bench.new_sequence();
   for (Case& c : cases) {
     if (c.kv != kv) continue;
-    if (!c.decode) {
-      SequencePages fresh = bench.new_sequence();
-      sequence = bench.new_sequence();  // gives its pages back
-      c.ours.values.push_back(static_cast<double>(c.tokens) / bench.prefill(fresh, c.tokens));
-      continue;
-    }
     if (sequence.num_tokens() > c.depth) sequence.truncate(c.depth);
     if (sequence.num_tokens() < c.depth) bench.prefill(sequence, c.depth - sequence.num_tokens());
-    c.ours.values.push_back(static_cast<double>(c.tokens) / bench.decode(sequence, c.tokens));
+    const double seconds = c.decode ? bench.decode(sequence, c.tokens) : bench.prefill(sequence, c.tokens);
+    c.ours.values.push_back(static_cast<double>(c.tokens) / seconds);
   }
 }
 
@@ -285,9 +286,13 @@ void check_args(const EngineBenchArgs& args) {
   for (const int64_t tokens : args.prefill) {
     if (tokens <= 0) throw_usage("--prefill {}: give positive numbers of tokens", tokens);
   }
-  for (const int64_t depth : args.depth) {
-    if (depth < 0) throw_usage("--depth {}: give 0 or more cached tokens", depth);
-  }
+  const auto check_depths = [](const char* option, const std::vector<int64_t>& depths) {
+    for (const int64_t depth : depths) {
+      if (depth < 0) throw_usage("{} {}: give 0 or more cached tokens", option, depth);
+    }
+  };
+  check_depths("--depth", args.depth);
+  check_depths("--prefill-depth", args.prefill_depth);
   if (!args.out.empty()) check_output_file(args.out, "--out");
   if (!args.llama_bench.empty() && !args.model.ends_with(".gguf")) {
     throw_usage("--llama-bench needs a .gguf file as MODEL, found {}", args.model);
@@ -346,6 +351,7 @@ void add_bench_engine_command(CLI::App& bench, Action& action) {
   command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
   add_list_option(*command, "--kv", args->kv, "KV formats, e.g. native,k16v8");
   add_list_option(*command, "--prefill", args->prefill, "prompt lengths");
+  add_list_option(*command, "--prefill-depth", args->prefill_depth, "cached tokens before a prefill");
   add_list_option(*command, "--depth", args->depth, "cached tokens before a decode");
   command->add_option("--decode-tokens", args->decode_tokens, "tokens of a decode")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
