@@ -10,6 +10,7 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/base/progress.h"
 #include "asymkv/engine/scales.h"
+#include "asymkv/gate/text_cases.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
 #include "output_file.h"
@@ -30,7 +31,7 @@ struct CalibrateArguments {
 
 int run(const CalibrateArguments& args) {
   check_output_file(args.scales, "--out");
-  const std::string text = read_text_file(args.data);
+  const std::string text = read_utf8_text(args.data);
   const auto model = load_model(args.model, select_backends(args.device));
   const auto documents = cut_documents(*model, text, args.tokens, args.documents, args.data);
   const ScaleSet scales = calibrate_scales(*model, documents);
@@ -60,7 +61,7 @@ void add_calibrate_command(CLI::App& root, Action& action) {
   command->add_option("--tokens", args->tokens, "tokens of each document")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
-  command->add_option("--device", args->device)->capture_default_str();
+  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer("Example:\n  asymkv calibrate models/probe-robust --data README.md --out scales.json");
   command->callback([&action, args] { action = [args] { return run(*args); }; });

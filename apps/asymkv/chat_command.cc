@@ -10,6 +10,7 @@
 #include "asymkv/base/file.h"
 #include "asymkv/base/interrupt.h"
 #include "asymkv/base/progress.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/runtime/backends.h"
 #include "chat_input.h"
 #include "chat_session.h"
@@ -112,6 +113,7 @@ class Chat {
   // False ends the program. At a terminal an error is told and the conversation goes on.
   bool handle(const std::string& message) {
     try {
+      require_utf8(message, "the message");
       if (message.starts_with('/')) return run_command(message);
       answer(message);
     } catch (const Error& e) {
@@ -216,6 +218,7 @@ class Chat {
 
 int run(const ChatArguments& args) {
   check_sampling_options(args.sampling);
+  require_utf8(args.system, "--system");
   const auto model = load_model(args.model, select_backends(args.device));
   return Chat(args, *model).run();
 }

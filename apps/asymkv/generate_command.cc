@@ -9,6 +9,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/progress.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/engine/generate.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
@@ -70,6 +71,7 @@ class Printer {
 
 int run(const GenerateArguments& args) {
   if (!args.prompt && args.prompt_ids.empty()) throw_usage("give a --prompt TEXT, or token ids with --prompt-ids");
+  if (args.prompt) require_utf8(*args.prompt, "--prompt");
   check_sampling_options(args.sampling);
   if (args.path != "worker" && args.path != "reference") {
     throw_usage("--path is \"{}\"; known: worker, reference", args.path);

@@ -337,7 +337,7 @@ TEST(TextLoss, DocumentsAreConsecutiveAndLongEnough) {
     EXPECT_EQ(value.length, 200);
   }
   expect_error([&] { make_text_loss(panel, tokenizer, {folder.write("c.txt", "caf\xe9 ")}); }, ErrorCode::kBadInput,
-               "c.txt is not UTF-8 text");
+               "c.txt is not valid UTF-8 at byte 3");
   panel.documents = 8;  // 5 + 2 fit
   expect_error([&] { make_text_loss(panel, tokenizer, files.loss_texts); }, ErrorCode::kBadInput,
                "hold 7 documents of 200 tokens, but the protocol asks for 8");

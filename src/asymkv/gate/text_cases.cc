@@ -8,6 +8,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/gate/random.h"
 
 namespace asymkv {
@@ -199,11 +200,7 @@ class DocumentSource {
 
 std::string read_utf8_text(const std::filesystem::path& path) {
   std::string text = read_text_file(path);
-  try {
-    static_cast<void>(Json(text).dump());  // refuses ill-formed UTF-8
-  } catch (const Json::exception&) {
-    throw_bad_input("{} is not UTF-8 text: convert it first", path.string());
-  }
+  require_utf8(text, path.string());
   return text;
 }
 

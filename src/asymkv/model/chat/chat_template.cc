@@ -3,6 +3,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/json.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/chat/evaluator.h"
 #include "asymkv/model/gguf.h"
 
@@ -71,6 +72,7 @@ struct ChatTemplate::Impl {
 };
 
 ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view origin) {
+  require_utf8(source, origin);
   if (source.size() > kMaxTemplateBytes) {
     throw_bad_input("{}: the chat template has {} bytes, at most {} are read", origin, source.size(),
                     kMaxTemplateBytes);

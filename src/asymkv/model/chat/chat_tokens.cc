@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "asymkv/base/error.h"
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv {
 namespace {
@@ -100,7 +100,7 @@ class PlainText {
     do {
       if (next_ > kLastPrivate) throw_unsupported("the conversation uses every private-use character");
       character.clear();
-      tokenizer::append_utf8(next_++, character);
+      append_utf8(next_++, character);
     } while (source_.find(character) != std::string::npos);
     texts_.emplace(character, text);
     return characters_.emplace(text, character).first->second;

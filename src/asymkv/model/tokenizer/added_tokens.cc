@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

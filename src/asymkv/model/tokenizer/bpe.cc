@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/byte_level.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

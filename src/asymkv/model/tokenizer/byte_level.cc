@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

@@ -2,11 +2,11 @@
 #include <set>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/added_tokens.h"
 #include "asymkv/model/tokenizer/byte_level.h"
 #include "asymkv/model/tokenizer/definition.h"
 #include "asymkv/model/tokenizer/json_steps.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

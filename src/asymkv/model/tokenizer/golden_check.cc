@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv {
 namespace {
@@ -22,7 +22,7 @@ void expect_streams_as(const Tokenizer& tokenizer, const Ids& ids, bool skip_spe
   std::string streamed;
   for (const int32_t id : ids) {
     const std::string piece = decoder.push(id);
-    EXPECT_EQ(tokenizer::find_invalid_utf8(piece), std::string::npos) << testing::PrintToString(ids);
+    EXPECT_EQ(find_invalid_utf8(piece), std::string::npos) << testing::PrintToString(ids);
     streamed += piece;
   }
   streamed += decoder.flush();

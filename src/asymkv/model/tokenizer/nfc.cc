@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

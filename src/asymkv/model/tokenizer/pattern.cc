@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "asymkv/base/error.h"
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

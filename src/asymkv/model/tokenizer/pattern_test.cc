@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/byte_level.h"
 #include "asymkv/model/tokenizer/nfc.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

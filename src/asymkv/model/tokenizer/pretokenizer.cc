@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/normalizer.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/added_tokens.h"
 #include "asymkv/model/tokenizer/bpe.h"
 #include "asymkv/model/tokenizer/byte_level.h"
 #include "asymkv/model/tokenizer/definition.h"
 #include "asymkv/model/tokenizer/normalizer.h"
 #include "asymkv/model/tokenizer/pretokenizer.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv {
 
@@ -109,9 +109,7 @@ Tokenizer Tokenizer::from_gguf_data(const GgufTokenizerData& data, std::string_v
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
-  if (const size_t bad = tokenizer::find_invalid_utf8(text); bad != std::string_view::npos) {
-    throw_bad_input("the text to tokenize is not valid UTF-8 at byte {}", bad);
-  }
+  require_utf8(text, "the text to tokenize");
   std::vector<int32_t> ids;
   const auto& definition = impl_->definition;
   if (options.add_special) ids = definition.prefix;
@@ -131,7 +129,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   for (const int32_t id : ids) {
     if (!(skip_special && is_special(id))) bytes += token_bytes(id);
   }
-  return tokenizer::take_utf8(bytes, true);
+  return take_utf8(bytes, true);
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {
@@ -185,7 +183,7 @@ std::string StreamDecoder::push(int32_t id) {
   const auto& impl = *tokenizer_.impl_;
   if (!impl.definition.character_level) {
     if (!skipped) held_ += tokenizer_.token_bytes(id);
-    return tokenizer::take_utf8(held_, false);
+    return take_utf8(held_, false);
   }
   if (skipped || !impl.definition.has_token(id)) return {};
   const bool is_first = std::exchange(at_first_token_, false);
@@ -201,7 +199,7 @@ std::string StreamDecoder::push(int32_t id) {
 }
 
 std::string StreamDecoder::flush() {
-  if (!tokenizer_.impl_->definition.character_level) return tokenizer::take_utf8(held_, true);
+  if (!tokenizer_.impl_->definition.character_level) return take_utf8(held_, true);
   std::string text = strip_spaces(end_byte_run());
   at_first_token_ = true;
   num_stripped_ = 0;
@@ -211,7 +209,7 @@ std::string StreamDecoder::flush() {
 // A run of byte tokens that is not UTF-8 as a whole gives U+FFFD for every byte, as in the reference.
 std::string StreamDecoder::end_byte_run() {
   std::string run = std::exchange(held_, {});
-  if (tokenizer::find_invalid_utf8(run) == std::string::npos) return run;
+  if (find_invalid_utf8(run) == std::string::npos) return run;
   std::string text;
   for (size_t i = 0; i < run.size(); ++i) text += "\xef\xbf\xbd";
   return text;

@@ -4,10 +4,12 @@
 #include <string>
 #include <string_view>
 
-namespace asymkv::tokenizer {
+namespace asymkv {
 
 // Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629); npos if there is none.
 size_t find_invalid_utf8(std::string_view text);
+// Throws Error{kBadInput} with that offset unless the text is well-formed; `origin` (a path, "--option") is named.
+void require_utf8(std::string_view text, std::string_view origin);
 
 // Code point at `pos` of well-formed text; moves `pos` behind it.
 char32_t next_code_point(std::string_view text, size_t& pos);
@@ -19,4 +21,4 @@ void append_utf8(char32_t code_point, std::string& out);
 // `bytes`, unless `end_of_text` says that nothing follows: then it is ill-formed too.
 std::string take_utf8(std::string& bytes, bool end_of_text);
 
-}  // namespace asymkv::tokenizer
+}  // namespace asymkv

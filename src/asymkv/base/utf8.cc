@@ -1,9 +1,11 @@
-#include "asymkv/model/tokenizer/utf8.h"
+#include "asymkv/base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 
-namespace asymkv::tokenizer {
+#include "asymkv/base/error.h"
+
+namespace asymkv {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
@@ -65,6 +67,12 @@ size_t find_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+void require_utf8(std::string_view text, std::string_view origin) {
+  if (const size_t bad = find_invalid_utf8(text); bad != std::string_view::npos) {
+    throw_bad_input("{} is not valid UTF-8 at byte {}", origin, bad);
+  }
+}
+
 char32_t next_code_point(std::string_view text, size_t& pos) {
   const auto lead = static_cast<uint8_t>(text[pos]);
   const size_t length = sequence_length(lead);
@@ -111,4 +119,4 @@ std::string take_utf8(std::string& bytes, bool end_of_text) {
   return text;
 }
 
-}  // namespace asymkv::tokenizer
+}  // namespace asymkv
