@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/file.h"
+#include "asymkv/gate/text_cases.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
 #include "probe_runner.h"
@@ -25,7 +25,12 @@ struct ProbeArguments {
   bool json = false;
 };
 
-std::vector<std::vector<int32_t>> probe_documents(const LoadedModel& model, const ProbeArguments& args) {
+// Built-in text holds sentences to find: so many tokens have room for them where each byte is a token.
+constexpr int64_t kMinBuiltInTokens = 512;
+
+// `text`: of --data.
+std::vector<std::vector<int32_t>> probe_documents(const LoadedModel& model, const ProbeArguments& args,
+                                                  const std::string& text) {
   if (args.data.empty()) {
     Protocol texts = builtin_protocol("quick");
     texts.math.reset();
@@ -33,7 +38,7 @@ std::vector<std::vector<int32_t>> probe_documents(const LoadedModel& model, cons
     for (RetrievalPanel& panel : texts.retrieval) panel.length = args.tokens;
     return make_side_documents(model, texts, {}, 0);
   }
-  return cut_documents(model, read_text_file(args.data), args.tokens, args.documents, args.data);
+  return cut_documents(model, text, args.tokens, args.documents, args.data);
 }
 
 void print_human(const ProbeResult& result) {
@@ -50,8 +55,13 @@ void print_human(const ProbeResult& result) {
 }
 
 int run(const ProbeArguments& args) {
+  if (args.data.empty() && args.tokens < kMinBuiltInTokens) {
+    throw_usage("--tokens {}: the built-in text needs {} or more; give a text of your own with --data", args.tokens,
+                kMinBuiltInTokens);
+  }
+  const std::string text = args.data.empty() ? std::string() : read_utf8_text(args.data);
   const auto model = load_model(args.model, select_backends(args.device));
-  const ProbeResult result = run_probe(*model, probe_documents(*model, args));
+  const ProbeResult result = run_probe(*model, probe_documents(*model, args, text));
   if (args.json) {
     Json answer = probe_to_json(result);
     answer["model"] = args.model;
@@ -69,13 +79,15 @@ void add_probe_command(CLI::App& root, Action& action) {
   CLI::App* command = root.add_subcommand("probe", "how fragile a model's keys are, layer by layer");
   command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
   command->add_option("--data", args->data, "UTF-8 text to probe with; default: built-in text");
-  command->add_option("--tokens", args->tokens, "tokens of a document")
+  command
+      ->add_option("--tokens", args->tokens,
+                   fmt::format("tokens of a document; {} or more of the built-in text", kMinBuiltInTokens))
       ->check(CLI::Range(128, 1 << 20))
       ->capture_default_str();
   command->add_option("--documents", args->documents, "most documents of --data")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--device", args->device)->capture_default_str();
+  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer("Example:\n  asymkv probe models/probe-fragile");
   command->callback([&action, args] { action = [args] { return run(*args); }; });
