@@ -108,30 +108,52 @@ void explain_aggregate(const stats::NetChangeVerdict& v) {
   }
 }
 
-// What these limits ask of any candidate, before the data.
-void explain_reach(const stats::GrossLossVerdict& preservation, const stats::NetChangeVerdict& aggregate) {
-  const double alpha = preservation.alpha;
+// What these limits ask of any candidate, before the data: cases of a perfect one.
+struct Reach {
+  int64_t cases_for_limit = 0;
+  int64_t cases_for_margin = 0;
+};
+
+Reach reach_of(const PairedOptions& options, double alpha) {
+  const auto named = [alpha](std::string_view option, double value, const auto& count) {
+    try {
+      return count(value / 100.0, alpha);
+    } catch (const Error& e) {
+      throw_usage("{} {}: {}", option, value, e.what());
+    }
+  };
+  return {named("--limit-pct", options.limit_pct, stats::cases_for_limit),
+          named("--margin-pp", options.margin_pp, stats::cases_for_margin)};
+}
+
+void explain_reach(const Reach& reach, const stats::GrossLossVerdict& preservation) {
   say("At this alpha a perfect candidate needs n >= {} for the limit and n >= {} for the margin; ",
-      stats::cases_for_limit(preservation.limit, alpha), stats::cases_for_margin(aggregate.margin, alpha));
-  const auto most = stats::most_losses_for_limit(preservation.counts.n, preservation.limit, alpha);
+      reach.cases_for_limit, reach.cases_for_margin);
+  const int64_t n = preservation.counts.n;
+  const auto most = stats::most_losses_for_limit(n, preservation.limit, preservation.alpha);
   if (most) {
-    say("with n = {} the limit is cleared by at most {} lost.\n", preservation.counts.n, *most);
+    say("with n = {} the limit is cleared by at most {} lost.\n", n, *most);
   } else {
-    say("n = {} cannot clear the limit.\n", preservation.counts.n);
+    say("n = {} cannot clear the limit.\n", n);
   }
 }
 
-int run_paired(const PairedOptions& options) {
+PairedAnswer answer_paired(const PairedOptions& options, double alpha) {
   if (!(options.limit_pct > 0.0 && options.limit_pct < 100.0)) {
     throw_usage("--limit-pct must lie between 0 and 100 (both excluded), but it is {}", options.limit_pct);
   }
   if (!(options.margin_pp > -100.0 && options.margin_pp < 0.0)) {
     throw_usage("--margin-pp must lie between -100 and 0 (both excluded), but it is {}", options.margin_pp);
   }
+  return {stats::preservation_verdict(options.counts, alpha, options.limit_pct / 100.0),
+          stats::aggregate_verdict(options.counts, alpha, options.margin_pp / 100.0),
+          stats::mcnemar_exact(options.counts.lost, options.counts.gained)};
+}
+
+int run_paired(const PairedOptions& options) {
   const double alpha = options.alpha.value();
-  const PairedAnswer answer = {stats::preservation_verdict(options.counts, alpha, options.limit_pct / 100.0),
-                               stats::aggregate_verdict(options.counts, alpha, options.margin_pp / 100.0),
-                               stats::mcnemar_exact(options.counts.lost, options.counts.gained)};
+  const PairedAnswer answer = answer_paired(options, alpha);
+  const Reach reach = reach_of(options, alpha);  // before a word is printed: it can refuse a limit
   if (options.json) {
     print_json(paired_json(answer, options));
     return 0;
@@ -147,7 +169,7 @@ int run_paired(const PairedOptions& options) {
   say("exact McNemar, two-sided: p = {}, log10 p = {:.3f}\n\n", format_p(mcnemar), mcnemar.log10_p);
   explain_preservation(gross);
   explain_aggregate(net);
-  explain_reach(gross, net);
+  explain_reach(reach, gross);
   return 0;
 }
 
@@ -382,12 +404,13 @@ int run_bootstrap(const BootstrapCommandOptions& options) {
         {{"ratio_minus_1", ratio.ratio_minus_1}, {"lower", ratio.lower}, {"upper", ratio.upper}, {"seed", seed}});
     return 0;
   }
+  const stats::LossRatio again = stats::bootstrap_loss_ratio(documents, {options.resamples, seed + 1, alpha});
   say("{} documents, {} resamples, alpha {:.6g} for each bound; the document that moves most holds {:.1f} % of all "
       "movement\n\n",
       ratio.documents, options.resamples, alpha, 100.0 * ratio.largest_delta_share);
   say("                seed  loss change, %        lower        upper\n");
   print_bootstrap_row(ratio);
-  print_bootstrap_row(stats::bootstrap_loss_ratio(documents, {options.resamples, seed + 1, alpha}));
+  print_bootstrap_row(again);
   say("\nThe candidate's mean loss is {:+.3f} % of native's; with {:.6g} % confidence it is {:+.3f} % at most: {} at "
       "the "
       "limit of {:+.4g} %.\n",

@@ -68,6 +68,19 @@ double number(const Json& object, const std::string& field) {
   return require_number(object, field, "stdout");
 }
 
+// A limit that nothing can reach is refused by its option before the table, with --json and without.
+TEST(StatsCli, LimitsOutOfReachAreRefusedBeforeAWordIsPrinted) {
+  for (const std::string json : {"", " --json"}) {
+    for (const std::string option : {"--limit-pct", "--margin-pp"}) {
+      const std::string value = option == "--limit-pct" ? "1e-12" : "-1e-12";
+      const Outcome got = run(fmt::format("stats paired --n 10 --lost 0 --gained 0 {}={}{}", option, value, json));
+      EXPECT_EQ(got.exit_code, 2);
+      EXPECT_THAT(got.out, IsEmpty());
+      EXPECT_TRUE(got.err.starts_with(fmt::format("asymkv: {} {}: ", option, value))) << got.err;
+    }
+  }
+}
+
 TEST(StatsCli, Paired) {
   const Json got = json_of("stats paired --n 1319 --lost 6 --gained 3 --divisor 24");
   EXPECT_EQ(keys(got), (std::set<std::string>{"gross_loss_pct", "gross_upper_pct", "gross_lower_pct", "net_pp",
