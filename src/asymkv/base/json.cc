@@ -80,7 +80,8 @@ int64_t require_int(const Json& object, const std::string& field, std::string_vi
   const Json& value = require_field(object, field, origin);
   if (!value.is_number_integer()) throw_wrong_type(value, field, "an integer", origin);
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    throw_bad_input("{}: field \"{}\" is too large", origin, field);
+    throw_bad_input("{}: field \"{}\" is {}, above the largest integer served, {}", origin, field, value.dump(),
+                    INT64_MAX);
   }
   return value.get<int64_t>();
 }

@@ -123,7 +123,9 @@ Commit commit_from_json(const Json& json, std::string_view origin) {
   const Json& ends = fields.raw("end_bytes");
   if (!ends.is_object()) fields.fail("end_bytes", "must be an object of integers");
   for (const auto& [arm, end] : ends.items()) {
-    if (!end.is_number_unsigned()) fields.fail("end_bytes", "must hold integers from 0 on");
+    if (!end.is_number_unsigned() || end.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+      fields.fail("end_bytes", fmt::format("must hold integers from 0 to {}, found {}", INT64_MAX, end.dump()));
+    }
     commit.end_bytes[arm] = end.get<int64_t>();
   }
   fields.finish();

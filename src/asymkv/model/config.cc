@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/model/config_checks.h"
@@ -169,8 +170,10 @@ std::vector<int32_t> eos_ids_from_hf(const Json& json, int64_t vocab_size, std::
     if (!id.is_number_integer()) {
       throw_bad_input("{}: eos_token_id must be an integer or an array of integers, found {}", origin, id.type_name());
     }
-    ids.push_back(checked_token(id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX ? -1 : id.get<int64_t>(),
-                                vocab_size, "eos_token_id", origin));
+    if (id.is_number_unsigned() && std::cmp_greater_equal(id.get<uint64_t>(), vocab_size)) {  // perhaps above INT64_MAX
+      throw_bad_input("{}: eos_token_id is {}, outside the vocabulary of {}", origin, id.dump(), vocab_size);
+    }
+    ids.push_back(checked_token(id.get<int64_t>(), vocab_size, "eos_token_id", origin));
   }
   return ids;
 }

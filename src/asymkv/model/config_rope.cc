@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "asymkv/base/error.h"
 #include "asymkv/model/config_source.h"
 
@@ -57,7 +59,12 @@ std::vector<float> read_factors(const RopeSource& source, const char* key) {
     if (!value.is_number()) {
       throw_bad_input("{}: {} must hold numbers, found {}", source.where, key, value.type_name());
     }
-    factors.push_back(value.get<float>());
+    const auto factor = value.get<float>();
+    if (!std::isfinite(factor) || factor <= 0.0F) {
+      throw_bad_input("{}: {} holds {}, expected numbers that are finite and positive in 32 bits", source.where, key,
+                      value.dump());
+    }
+    factors.push_back(factor);
   }
   return factors;
 }

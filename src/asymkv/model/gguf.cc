@@ -359,7 +359,10 @@ int64_t GgufFile::require_int(std::string_view key) const {
     throw_bad_input("{}: metadata key \"{}\" must be an integer, found {}", origin_, key, describe(*value));
   }
   int64_t result = 0;
-  if (!int_element(*value, 0, result)) throw_bad_input("{}: metadata key \"{}\" is too large", origin_, key);
+  if (!int_element(*value, 0, result)) {
+    throw_bad_input("{}: metadata key \"{}\" is {}, above the largest integer served, {}", origin_, key,
+                    element<uint64_t>(value->bytes, 0), INT64_MAX);
+  }
   return result;
 }
 
@@ -428,7 +431,8 @@ std::vector<int64_t> GgufFile::require_ints(std::string_view key) const {
   std::vector<int64_t> ints(static_cast<size_t>(value.count));
   for (size_t i = 0; i < ints.size(); ++i) {
     if (!int_element(value, i, ints[i])) {
-      throw_bad_input("{}: element {} of metadata key \"{}\" is too large", origin_, i, key);
+      throw_bad_input("{}: element {} of metadata key \"{}\" is {}, above the largest integer served, {}", origin_, i,
+                      key, element<uint64_t>(value.bytes, i), INT64_MAX);
     }
   }
   return ints;

@@ -3,9 +3,9 @@
 #include <tuple>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/utf8.h"
 #include "asymkv/model/tokenizer/added_tokens.h"
 #include "asymkv/model/tokenizer/definition.h"
-#include "asymkv/model/tokenizer/utf8.h"
 
 namespace asymkv::tokenizer {
 namespace {
@@ -59,7 +59,7 @@ void set_pre_tokenizer(const GgufTokenizerData& data, TokenizerDefinition& defin
 
 void add_token(const GgufTokenizerData& data, size_t i, TokenizerDefinition& definition) {
   const std::string& token = data.tokens[i];
-  const int32_t type = data.token_types[i];
+  const int64_t type = data.token_types[i];
   const auto id = static_cast<int32_t>(i);
   if (type == kUnused) return;
   if (type == kByte && !definition.character_level) {
@@ -100,9 +100,10 @@ int32_t checked_id(int64_t id, const char* key, const TokenizerDefinition& defin
 
 void set_special_ids(const GgufTokenizerData& data, TokenizerDefinition& definition) {
   if (data.bos) definition.bos = checked_id(*data.bos, "tokenizer.ggml.bos_token_id", definition);
-  for (const int64_t id : data.eos) {
-    const int32_t eos = checked_id(id, "tokenizer.ggml.eos_token_id", definition);
-    if (std::ranges::find(definition.eos, eos) == definition.eos.end()) definition.eos.push_back(eos);
+  if (data.eos) definition.eos.push_back(checked_id(*data.eos, "tokenizer.ggml.eos_token_id", definition));
+  if (data.eot) {
+    const int32_t eot = checked_id(*data.eot, "tokenizer.ggml.eot_token_id", definition);
+    if (data.eot != data.eos) definition.eos.push_back(eot);
   }
   // Files that do not say so are older than the key; their kinds begin a text with it.
   const bool begins = definition.character_level || data.pre == "llama-bpe" || data.pre == "tekken";

@@ -48,7 +48,8 @@ const BadJson kBadJson[] = {
     {R"({"model":{"vocab":null}})", kBad, "field \"vocab\" is missing"},
     {R"({"model":{"vocab":{"a":-1}}})", kBad, "vocab: the id of \"a\" must be an integer from 0 to"},
     {R"({"model":{"vocab":{"a":1000000000}}})", kBad, "found 1000000000"},
-    {R"({"model":{"vocab":{"a":18446744073709551615}}})", kBad, "field \"a\" is too large"},
+    {R"({"model":{"vocab":{"a":18446744073709551615}}})", kBad,
+     "field \"a\" is 18446744073709551615, above the largest"},
     {R"({"model":{"vocab":{"a":1.5}}})", kBad, "found 1.5"},
     {R"({"model":{"vocab":{"a":0}}})", kBad, "both have the id 0"},
     {R"({"model":{"vocab":{"":3000}}})", kUnserved, "an empty token"},
@@ -186,7 +187,8 @@ GgufTokenizerData gguf_data() {
   data.token_types = {1, 1, 1, 3, 5, 4};
   data.merges = {"a b"};
   data.bos = 3;
-  data.eos = {3, 3};
+  data.eos = 3;
+  data.eot = 3;
   return data;
 }
 
@@ -224,8 +226,10 @@ const BadGguf kBadGguf[] = {
     {[](auto& d) { d.merges[0] = "ab"; }, kBad, "merges[0] must be two tokens"},
     {[](auto& d) { d.merges[0] = "b a"; }, kBad, "merges[0] needs the token \"ba\""},
     {[](auto& d) { d.bos = 6; }, kBad, "bos_token_id 6 is not a token"},
-    {[](auto& d) { d.eos = {-1}; }, kBad, "eos_token_id -1 is not a token"},
-    {[](auto& d) { d.eos = {4}; }, kBad, "eos_token_id 4 is not a token"},
+    {[](auto& d) { d.eos = -1; }, kBad, "eos_token_id -1 is not a token"},
+    {[](auto& d) { d.eos = 2147483648; }, kBad, "eos_token_id 2147483648 is not a token"},
+    {[](auto& d) { d.eot = 4; }, kBad, "eot_token_id 4 is not a token"},
+    {[](auto& d) { d.token_types[1] = 4294967295; }, kBad, "token_type[1] is 4294967295, expected 1 to 6"},
     {[](auto& d) { d.bos.reset(), d.add_bos = true; }, kBad, "add_bos_token is true but"},
 };
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "asymkv/base/error.h"
 #include "asymkv/base/json.h"
 #include "asymkv/model/gguf.h"
@@ -41,19 +39,19 @@ GgufTokenizerData read_gguf_tokenizer(const GgufFile& file) {
   data.pre =
       sentencepiece ? file.string_or("tokenizer.ggml.pre", "default") : file.require_string("tokenizer.ggml.pre");
   data.tokens = copy_strings(file, "tokenizer.ggml.tokens");
-  for (const int64_t type : file.require_ints("tokenizer.ggml.token_type")) {
-    data.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, INT32_MIN, INT32_MAX)));
-  }
+  data.token_types = file.require_ints("tokenizer.ggml.token_type");
   if (sentencepiece) {
     data.scores = file.require_floats("tokenizer.ggml.scores");
     data.add_space_prefix = file.bool_or("tokenizer.ggml.add_space_prefix", true);
   } else {
     data.merges = copy_strings(file, "tokenizer.ggml.merges");
   }
-  if (file.has("tokenizer.ggml.bos_token_id")) data.bos = file.require_int("tokenizer.ggml.bos_token_id");
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    if (file.has(key)) data.eos.push_back(file.require_int(key));
-  }
+  const auto id = [&file](const char* key) {
+    return file.has(key) ? std::optional(file.require_int(key)) : std::nullopt;
+  };
+  data.bos = id("tokenizer.ggml.bos_token_id");
+  data.eos = id("tokenizer.ggml.eos_token_id");
+  data.eot = id("tokenizer.ggml.eot_token_id");
   if (file.has("tokenizer.ggml.add_bos_token")) data.add_bos = file.require_bool("tokenizer.ggml.add_bos_token");
   return data;
 }

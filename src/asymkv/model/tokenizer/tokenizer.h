@@ -37,10 +37,11 @@ struct GgufTokenizerData {
   std::string pre;                   // tokenizer.ggml.pre: "qwen2", "llama-bpe" ...; "gpt2" only
   std::vector<std::string> tokens;   // by id, in byte-level characters or SentencePiece's spelling
   std::vector<float> scores;         // by id, the best merge has the highest; "llama" only
-  std::vector<int32_t> token_types;  // by id: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<int64_t> token_types;  // by id: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
   std::vector<std::string> merges;   // "left right", best first
   std::optional<int64_t> bos;
-  std::vector<int64_t> eos;      // eos_token_id, then eot_token_id where present
+  std::optional<int64_t> eos;
+  std::optional<int64_t> eot;    // end of turn: generation stops there too
   std::optional<bool> add_bos;   // absent: what the kind of tokenizer does
   bool add_space_prefix = true;  // "llama" only
 };
