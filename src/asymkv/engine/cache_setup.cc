@@ -5,11 +5,10 @@
 namespace asymkv {
 namespace {
 
-float required_scale(const std::optional<float>& scale, size_t layer, std::string_view side,
-                     const std::string& source) {
+float required_scale(const std::optional<float>& scale, size_t layer, std::string_view side, const ScaleSet& set) {
   if (scale.has_value()) return *scale;
-  throw_usage("fixed scales from {} have none for layer {} {}; calibrate the model or use --scale dynamic", source,
-              layer, side);
+  throw_usage("fixed scales from {} have none for layer {} {}; calibrate the model or use --scale dynamic",
+              set.origin.empty() ? set.source : set.origin, layer, side);
 }
 
 // Scales of the sides that need them; a 16-bit side ignores what the set says about it.
@@ -27,9 +26,9 @@ std::vector<LayerScales> select_scales(const CacheRequest& request) {
     LayerScales scales;
     if (k_fixed) {
       scales.key = required_scale(format.key.prebias ? layer.key_prebias : layer.key, i,
-                                  format.key.prebias ? "keys without bias" : "keys", request.scales->source);
+                                  format.key.prebias ? "keys without bias" : "keys", *request.scales);
     }
-    if (v_fixed) scales.value = required_scale(layer.value, i, "values", request.scales->source);
+    if (v_fixed) scales.value = required_scale(layer.value, i, "values", *request.scales);
     selected.push_back(scales);
   }
   return selected;

@@ -220,7 +220,7 @@ TEST(Scales, CalibrationSurvivesItsFileAndRefusesOthers) {
   EXPECT_EQ(read.source, scales.source);
   EXPECT_EQ(*read.layers[3].key, *scales.layers[3].key);
   EXPECT_THROW(scales_from_json(json, "scales.json", fragile().config(), "another"), Error);
-  for (const Json& bad : {Json(0.0), Json(-1.0), Json(1e39), Json("x")}) {
+  for (const Json& bad : {Json(0.0), Json(-1.0), Json(1e39), Json("x"), Json()}) {
     Json broken = json;
     broken["layers"][2]["value"] = bad;
     try {
@@ -230,15 +230,24 @@ TEST(Scales, CalibrationSurvivesItsFileAndRefusesOthers) {
       EXPECT_EQ(e.code(), ErrorCode::kBadInput);
       EXPECT_NE(std::string(e.what()).find("layer 2"), std::string::npos) << e.what();
       EXPECT_NE(std::string(e.what()).find("value"), std::string::npos) << e.what();
+      EXPECT_EQ(std::string(e.what()).find("inf"), std::string::npos) << "not what the file says: " << e.what();
     }
   }
 }
 
 TEST(Scales, AMissingScaleIsAnErrorNeverOne) {
-  ScaleSet only_values{"checkpoint", std::vector<LayerScaleSet>(4, LayerScaleSet{std::nullopt, std::nullopt, 0.5F})};
+  ScaleSet only_values{
+      "checkpoint", std::vector<LayerScaleSet>(4, LayerScaleSet{std::nullopt, std::nullopt, 0.5F}), {}};
   EXPECT_THROW(make_test_cache("k8v8", ScaleKind::kFixed, &only_values), Error);
   EXPECT_NO_THROW(make_test_cache("k16v8", ScaleKind::kFixed, &only_values));  // a 16-bit side ignores scales
   EXPECT_THROW(make_test_cache("k8v8", ScaleKind::kFixed, nullptr), Error);
+  only_values.origin = "half.json";
+  try {
+    make_test_cache("k8v8", ScaleKind::kFixed, &only_values);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("fixed scales from half.json have none for layer 0 keys"), std::string::npos);
+  }
 }
 
 TEST(CacheSetup, BiasRemovalIsRefusedWithoutAKeyBias) {

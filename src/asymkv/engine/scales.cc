@@ -76,23 +76,25 @@ float scale_of(float largest) {
   return std::max(largest / kE4M3Max, FLT_MIN);
 }
 
-float checked_scale(float scale, const std::string& origin, size_t layer, std::string_view side) {
+float checked_scale(double stored, const std::string& origin, size_t layer, std::string_view side) {
+  const auto scale = static_cast<float>(stored);
   if (!std::isfinite(scale) || scale <= 0.0F) {
-    throw_bad_input("{}: layer {} {} scale is {}; scales must be finite and positive", origin, layer, side, scale);
+    throw_bad_input("{}: layer {} {} scale is {}; scales must be finite and positive in 32 bits", origin, layer, side,
+                    stored);
   }
   return scale;
 }
 
 std::optional<float> read_side(const Json& layer, const std::string& side, const std::string& origin, size_t idx) {
-  if (!layer.contains(side) || layer.at(side).is_null()) return std::nullopt;
+  if (!layer.contains(side)) return std::nullopt;
   const std::string where = fmt::format("{} layer {}", origin, idx);
-  return checked_scale(static_cast<float>(require_number(layer, side, where)), origin, idx, side);
+  return checked_scale(require_number(layer, side, where), origin, idx, side);
 }
 
 }  // namespace
 
 ScaleSet unit_scales(int64_t num_layers) {
-  return {"unit", std::vector<LayerScaleSet>(static_cast<size_t>(num_layers), {1.0F, 1.0F, 1.0F})};
+  return {"unit", std::vector<LayerScaleSet>(static_cast<size_t>(num_layers), {1.0F, 1.0F, 1.0F}), {}};
 }
 
 ScaleSet checkpoint_scales(const ModelFiles& files) {
@@ -102,6 +104,7 @@ ScaleSet checkpoint_scales(const ModelFiles& files) {
   }
   ScaleSet scales;
   scales.source = "checkpoint";
+  scales.origin = files.path.string();
   for (size_t i = 0; i < files.checkpoint_scales.k.size(); ++i) {
     LayerScaleSet layer;
     const auto& k = files.checkpoint_scales.k[i];
@@ -162,6 +165,7 @@ ScaleSet scales_from_json(const Json& json, const std::string& origin, const Mod
     throw_bad_input("{}: \"layers\" must be an array of {} layers", origin, config.num_layers);
   }
   ScaleSet scales;
+  scales.origin = origin;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!layers[i].is_object()) throw_bad_input("{}: layer {} must be an object", origin, i);
     scales.layers.push_back({read_side(layers[i], "key", origin, i), read_side(layers[i], "key_prebias", origin, i),

@@ -21,6 +21,7 @@ struct LayerScaleSet {
 struct ScaleSet {
   std::string source;  // "unit", "checkpoint", "calibrated:SHA256" (hash of the scales file's canonical JSON)
   std::vector<LayerScaleSet> layers;
+  std::string origin;  // the file or folder they were read from, for errors; empty if none
 };
 
 ScaleSet unit_scales(int64_t num_layers);
@@ -32,8 +33,8 @@ ScaleSet checkpoint_scales(const ModelFiles& files);
 ScaleSet calibrate_scales(LoadedModel& model, std::span<const std::vector<int32_t>> documents);
 
 // Scales files: {"schema": "asymkv.scales/1", "model_weights_sha256", "data_sha256", "layers": [{"key", "key_prebias",
-// "value"}]}. Reading throws Error{kBadInput} naming file, layer and side for a missing, non-finite or non-positive
-// scale, and for another model's file.
+// "value"}]}. Reading throws Error{kBadInput} naming file, layer and side for a scale that is no number, not finite or
+// not positive, and for another model's file.
 Json scales_to_json(const ScaleSet& scales, const std::string& model_weights_sha256, const std::string& data_sha256);
 ScaleSet scales_from_json(const Json& json, const std::string& origin, const ModelConfig& config,
                           const std::string& model_weights_sha256);
