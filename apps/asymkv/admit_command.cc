@@ -11,6 +11,7 @@
 #include "asymkv/base/file.h"
 #include "asymkv/base/progress.h"
 #include "asymkv/gate/certificate.h"
+#include "asymkv/gate/run_files.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
 
@@ -39,8 +40,8 @@ Json answer_json(const AdmissionResult& result) {
           {"noise_floor", result.certificate.at("noise_floor")},
           {"arms", std::move(arms)},
           {"policy", result.policy},
-          {"certificate", (result.folder / "certificate.json").string()},
-          {"report", (result.folder / "report.html").string()},
+          {"certificate", (result.folder / run_files::kCertificate).string()},
+          {"report", (result.folder / run_files::kReport).string()},
           {"seconds", result.seconds}};
 }
 
@@ -59,8 +60,8 @@ int run(const AdmitArguments& args) {
     print_json(answer_json(result));
   } else {
     fmt::print("{}", result.table);
-    fmt::print("certificate: {}\nreport:      {}\n", (result.folder / "certificate.json").string(),
-               (result.folder / "report.html").string());
+    fmt::print("certificate: {}\nreport:      {}\n", (result.folder / run_files::kCertificate).string(),
+               (result.folder / run_files::kReport).string());
   }
   if (required && result.tier < *required) {
     print_note("asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));

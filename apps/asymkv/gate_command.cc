@@ -11,6 +11,7 @@
 #include "asymkv/base/progress.h"
 #include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/report.h"
+#include "asymkv/gate/run_files.h"
 #include "command.h"
 
 namespace asymkv::app {
@@ -22,8 +23,10 @@ struct GateOptions {
   bool json = false;
 };
 
+// "1 case", "2 cases", "2 mismatches".
 std::string count_words(int64_t count, std::string_view unit) {
-  return fmt::format("{} {}{}", count, unit, count == 1 ? "" : "s");
+  const bool hisses = unit.ends_with('s') || unit.ends_with("ch") || unit.ends_with("sh") || unit.ends_with('x');
+  return fmt::format("{} {}{}", count, unit, count == 1 ? "" : hisses ? "es" : "s");
 }
 
 void print_protocol_for_people(const Protocol& p) {
@@ -60,20 +63,19 @@ int print_protocol(const GateOptions& options) {
 }
 
 // A report speaks for its folder, so it is written for one that verifies and for no other.
-void require_verified(const std::filesystem::path& folder) {
-  std::vector<Mismatch> mismatches = verify_run_folder(folder);
+FinishedRun require_verified(const std::filesystem::path& folder) {
+  auto [mismatches, finished] = verify_run_folder(folder);
   std::erase_if(mismatches, is_derived);
-  if (mismatches.empty()) return;
+  if (mismatches.empty()) return std::move(finished).value();
   const Mismatch& first = mismatches.front();
   throw_bad_input("{} does not verify ({}: {}): nothing was written; asymkv gate verify {} names {}", folder.string(),
                   first.path, first.recomputed, folder.string(), count_words(std::ssize(mismatches), "mismatch"));
 }
 
 int write_report(const GateOptions& options) {
-  require_verified(options.folder);
-  const FinishedRun finished = read_finished_run(options.folder);
+  const FinishedRun finished = require_verified(options.folder);
   write_policy_and_report(finished, options.folder);
-  const std::filesystem::path path = options.folder / "report.html";
+  const std::filesystem::path path = options.folder / run_files::kReport;
   if (options.json) {
     print_json({{"report", path.string()}, {"tier", tier_name(finished.policy.tier)}});
   } else {
@@ -85,7 +87,7 @@ int write_report(const GateOptions& options) {
 }
 
 int verify(const GateOptions& options) {
-  const std::vector<Mismatch> mismatches = verify_run_folder(options.folder);
+  const std::vector<Mismatch> mismatches = verify_run_folder(options.folder).mismatches;
   if (options.json) {
     print_json(mismatches_to_json(mismatches));
   } else if (mismatches.empty()) {
@@ -105,26 +107,27 @@ int verify(const GateOptions& options) {
 
 void add_gate_command(CLI::App& root, Action& action) {
   auto options = std::make_shared<GateOptions>();
-  CLI::App* gate = root.add_subcommand("gate", "Protocols, reports and the check of finished admission runs");
+  CLI::App* gate = root.add_subcommand("gate", "protocols, reports and the check of finished admission runs");
   gate->require_subcommand(1);
-  CLI::App* protocol = gate->add_subcommand("protocol", "Print a protocol");
+  gate->footer("Example: asymkv gate verify runs/robust");
+  CLI::App* protocol = gate->add_subcommand("protocol", "print a protocol");
   protocol->footer("Example: asymkv gate protocol builtin --json");
-  protocol->add_option("NAME", options->protocol, "Built-in name (builtin, quick) or a JSON file")->required();
-  protocol->add_flag("--json", options->json, "One JSON object: the protocol file itself");
+  protocol->add_option("NAME", options->protocol, "built-in name (builtin, quick) or a JSON file")->required();
+  protocol->add_flag("--json", options->json, "one JSON object: the protocol file itself");
   protocol->callback([options, &action] { action = [options] { return print_protocol(*options); }; });
 
   CLI::App* report =
-      gate->add_subcommand("report", "Write report.html and policy.json of a finished run again and print its table");
+      gate->add_subcommand("report", "write report.html and policy.json of a finished run again and print its table");
   report->footer("Example: asymkv gate report runs/robust");
-  report->add_option("DIR", options->folder, "Folder of the run")->required();
-  report->add_flag("--json", options->json, "One JSON object on stdout");
+  report->add_option("DIR", options->folder, "folder of the run")->required();
+  report->add_flag("--json", options->json, "one JSON object on stdout");
   report->callback([options, &action] { action = [options] { return write_report(*options); }; });
 
   CLI::App* verify_command = gate->add_subcommand(
-      "verify", "Recompute every count, bound, verdict and hash of a run; exit code 1 if one does not follow");
+      "verify", "recompute every count, bound, verdict and hash of a run; exit code 1 if one does not follow");
   verify_command->footer("Example: asymkv gate verify runs/robust --json");
-  verify_command->add_option("DIR", options->folder, "Folder of the run")->required();
-  verify_command->add_flag("--json", options->json, "One JSON object on stdout");
+  verify_command->add_option("DIR", options->folder, "folder of the run")->required();
+  verify_command->add_flag("--json", options->json, "one JSON object on stdout");
   verify_command->callback([options, &action] { action = [options] { return verify(*options); }; });
 }
 

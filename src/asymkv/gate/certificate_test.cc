@@ -67,7 +67,7 @@ class CertificateFolder : public testing::Test {
   }
 
   void expect_mismatch(const std::string& path) {
-    const std::vector<Mismatch> found = verify_run_folder(folder_);
+    const std::vector<Mismatch> found = verify_run_folder(folder_).mismatches;
     const bool named = std::ranges::any_of(found, [&](const Mismatch& m) { return m.path.starts_with(path); });
     EXPECT_TRUE(named) << path << " is not among " << mismatches_to_json(found).dump(1);
   }
@@ -78,7 +78,7 @@ class CertificateFolder : public testing::Test {
 };
 
 TEST_F(CertificateFolder, UntouchedFolderVerifies) {
-  const std::vector<Mismatch> found = verify_run_folder(folder_);
+  const std::vector<Mismatch> found = verify_run_folder(folder_).mismatches;
   EXPECT_TRUE(found.empty()) << mismatches_to_json(found).dump(1);
   EXPECT_EQ(mismatches_to_json(found), (Json{{"ok", true}, {"mismatches", Json::array()}}));
 }
@@ -183,7 +183,7 @@ TEST_F(CertificateFolder, AFolderOfAnEarlierVersionIsRefusedInWords) {
   run.erase("cache");
   run.erase("policy_mode");
   write_file_atomic(folder_ / "run.json", canonical_json(run));
-  const std::vector<Mismatch> found = verify_run_folder(folder_);
+  const std::vector<Mismatch> found = verify_run_folder(folder_).mismatches;
   ASSERT_FALSE(found.empty());
   EXPECT_NE(found[0].recomputed.find("a run of an earlier version"), std::string::npos) << found[0].recomputed;
 }
@@ -212,7 +212,7 @@ TEST_F(CertificateFolder, FolderWithoutCertificateIsBadInput) {
   fs::remove(folder_ / "certificate.json");
   EXPECT_THROW(verify_run_folder(folder_), Error);
   write_file_atomic(folder_ / "certificate.json", "[1]\n");
-  EXPECT_FALSE(verify_run_folder(folder_).empty());
+  EXPECT_FALSE(verify_run_folder(folder_).mismatches.empty());
 }
 
 TEST_F(CertificateFolder, UnequalBytesOfAAndRAreOurOwnFault) {

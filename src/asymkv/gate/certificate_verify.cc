@@ -15,7 +15,6 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/evidence_check.h"
-#include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/score.h"
 
@@ -66,7 +65,7 @@ class Verifier {
         bytes_(read_text_file(folder / kCertificate)),
         certificate_(parse_json(bytes_, origin_)) {}
 
-  std::vector<Mismatch> run() {
+  Verification run() {
     if (bytes_ != certificate_bytes(certificate_)) {
       add(std::string(kCertificate), "", "its bytes are not the canonical form of its content");
     }
@@ -74,7 +73,7 @@ class Verifier {
     // The run's own checks: progress.jsonl knows each unit's bytes, run.json the protocol and cases.
     attempt("run", [this] { run_ = read_run(folder_); });
     if (!run_) attempt("outcomes", [this] { run_ = read_run_without_progress(); });
-    if (!run_) return std::move(found_);
+    if (!run_) return {std::move(found_), std::nullopt};
     check_outcomes();
     attempt(std::string(run_files::kScales), [this] { take(check_scales(folder_, *run_)); });
     attempt(std::string(kRecord), [this] {
@@ -82,7 +81,7 @@ class Verifier {
       take(check_record(*record_, *run_));
     });
     attempt("certificate", [this] { check_certificate(); });
-    return std::move(found_);
+    return {std::move(found_), std::move(finished_)};
   }
 
  private:
@@ -172,16 +171,15 @@ class Verifier {
 
   void check_certificate() {
     const ProbeResult carried = probe_from_json(require_field(certificate_, "probe", origin_), origin_);
-    const FinishedRun finished =
-        finish_run(*run_, judge_probe(carried.layers, carried.thresholds), record_.value_or(AdmissionRecord{}));
+    finished_ = finish_run(*run_, judge_probe(carried.layers, carried.thresholds), record_.value_or(AdmissionRecord{}));
     const Json expected =
-        make_certificate({finished.run, finished.judgement, finished.probe, finished.bytes_per_token, folder_});
+        make_certificate({finished_->run, finished_->judgement, finished_->probe, finished_->bytes_per_token, folder_});
     for (Mismatch& mismatch : json_differences(certificate_, expected)) {
       const bool known = std::ranges::find(found_, mismatch.path, &Mismatch::path) != found_.end();
       if (!known) found_.push_back(std::move(mismatch));
     }
-    attempt(std::string(kPolicy), [&] { check_policy(finished); });
-    if (record_) attempt(std::string(kReport), [&] { check_report(finished); });
+    attempt(std::string(kPolicy), [&] { check_policy(*finished_); });
+    if (record_) attempt(std::string(kReport), [&] { check_report(*finished_); });
   }
 
   // Whether a file that `gate report` can write again is there.
@@ -214,6 +212,7 @@ class Verifier {
   Json certificate_;
   std::optional<Run> run_;
   std::optional<AdmissionRecord> record_;
+  std::optional<FinishedRun> finished_;
   std::vector<Mismatch> found_;
 };
 
@@ -236,7 +235,7 @@ std::vector<Mismatch> json_differences(const Json& recorded, const Json& recompu
   return found;
 }
 
-std::vector<Mismatch> verify_run_folder(const fs::path& folder) {
+Verification verify_run_folder(const fs::path& folder) {
   return Verifier(folder).run();
 }
 

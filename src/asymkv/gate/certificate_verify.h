@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "asymkv/base/json.h"
+#include "asymkv/gate/report.h"
 
 namespace asymkv {
 
@@ -17,14 +19,19 @@ struct Mismatch {
   std::string recomputed;  // what follows from protocol, cases and outcomes; or a sentence saying what is wrong
 };
 
+struct Verification {
+  std::vector<Mismatch> mismatches;     // none if all is well
+  std::optional<FinishedRun> finished;  // judged again on the way; absent where the files do not allow that
+};
+
 // Checks every file of a finished folder. Every count, bound, verdict and hash of certificate.json is recomputed from
 // protocol.json, cases.jsonl, run.json and the outcome files, the bytes per token from run.json's cache shape, and
 // every outcome's text is judged again; scales.json and record.json are held against run.json and the outcomes
 // (evidence_check.h); policy.json and report.html must follow from the rest. Taken from the certificate itself: the
 // probe's numbers per layer, from which its verdict is recomputed. Bounds agree within 1e-9, relative: mathematical
 // libraries differ in the last digits. A missing file is a mismatch that says what to do.
-// Empty if all is well. Throws Error{kBadInput} only if the folder has no readable certificate.json.
-std::vector<Mismatch> verify_run_folder(const std::filesystem::path& folder);
+// Throws Error{kBadInput} only if the folder has no readable certificate.json.
+Verification verify_run_folder(const std::filesystem::path& folder);
 
 // Whether the mismatch lies in policy.json or report.html, which follow from the rest and can be written again.
 bool is_derived(const Mismatch& mismatch);

@@ -245,13 +245,6 @@ FinishedRun finish_run(Run run, ProbeResult probe, AdmissionRecord record) {
   return finished;
 }
 
-FinishedRun read_finished_run(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / run_files::kCertificate;
-  const ProbeResult carried =
-      probe_from_json(require_field(read_json_file(path), "probe", path.string()), path.string());
-  return finish_run(read_run(folder), judge_probe(carried.layers, carried.thresholds), read_admission_record(folder));
-}
-
 Json write_certificate(const FinishedRun& finished, const std::filesystem::path& folder) {
   Json certificate =
       make_certificate({finished.run, finished.judgement, finished.probe, finished.bytes_per_token, folder});

@@ -44,9 +44,6 @@ struct FinishedRun {
 };
 // Everything that follows from a run's files, its probe and its record.
 FinishedRun finish_run(Run run, ProbeResult probe, AdmissionRecord record);
-// The same, read back from its folder; the probe's numbers come from certificate.json. Throws Error{kBadInput} naming
-// the file that is missing or malformed.
-FinishedRun read_finished_run(const std::filesystem::path& folder);
 
 // certificate.json, from the outcomes that lie in the folder. Returns the certificate.
 Json write_certificate(const FinishedRun& finished, const std::filesystem::path& folder);

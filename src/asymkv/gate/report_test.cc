@@ -1,4 +1,5 @@
 #include "asymkv/gate/report.h"
+#include "asymkv/gate/certificate_verify.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -116,7 +117,7 @@ TEST(Report, FinishedRunComesBackFromItsFolder) {
   record.repairs = {"cut 3 bytes"};
   write_file_atomic(folder / "record.json", canonical_json(admission_record_to_json(record)));
   fs::remove(folder / "policy.json");  // the mode does not go with it
-  const FinishedRun after = read_finished_run(folder);
+  const FinishedRun after = verify_run_folder(folder).finished.value();
   EXPECT_EQ(after.policy.tier, Tier::kK8V8);
   EXPECT_EQ(after.policy.mode, PolicyMode::kCertified);
   EXPECT_EQ(after.bytes_per_token.at(ArmId::kSD), gate_testkit::make_bytes().at(ArmId::kSD));
