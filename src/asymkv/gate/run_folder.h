@@ -38,7 +38,7 @@ struct CacheShape {
 };
 
 // Keeps other processes out of a run folder. The lock goes with the process, so a killed run leaves none behind. A
-// folder that it made and that is still empty at the end is removed.
+// folder that it made, or one above it, is removed if it is still empty at the end.
 class FolderLock {
  public:
   // Makes the folder if it is missing. Throws Error{kUsage} for a path that is no folder, for one that is not empty
@@ -50,8 +50,7 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
-  std::filesystem::path folder_;
-  bool made_ = false;
+  std::vector<std::filesystem::path> made_;  // folders that were not there, the innermost first
   int fd_ = -1;
 };
 

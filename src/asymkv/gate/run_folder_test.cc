@@ -394,6 +394,8 @@ TEST_F(RunFolderTest, TheFolderIsTakenBeforeTheRunAndGivenBackEmpty) {
     expect_error([&] { FolderLock(other, false); }, ErrorCode::kUsage, "another process is writing");
   }
   EXPECT_FALSE(fs::exists(other));
+  { const FolderLock lock(temp_.path() / "outer" / "inner", false); }
+  EXPECT_FALSE(fs::exists(temp_.path() / "outer")) << "a folder that it made on the way";
   expect_error([&] { FolderLock(folder(), false); }, ErrorCode::kUsage, "is not empty: resume the run");
   temp_.write("file", "x");
   expect_error([&] { FolderLock(temp_.path() / "file", true); }, ErrorCode::kUsage, "is not a folder");

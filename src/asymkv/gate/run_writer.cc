@@ -106,20 +106,18 @@ int64_t count_lines_from(const fs::path& path, int64_t begin) {
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder, bool resume) : folder_(folder) {
+FolderLock::FolderLock(const fs::path& folder, bool resume) {
   const bool exists = fs::exists(folder);
   if (exists && !fs::is_directory(folder)) throw_usage("{} is not a folder", folder.string());
   if (exists && !fs::is_empty(folder)) {
     if (!resume) throw_usage("{} is not empty: resume the run in it, or name another folder", folder.string());
     if (!holds_a_run(folder)) throw_usage("{} holds no run to resume", folder.string());
   }
+  for (fs::path path = folder; !path.empty() && !fs::exists(path); path = path.parent_path()) made_.push_back(path);
   make_folders(folder);
   fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool locked = fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
-  if (locked && ::access(folder.c_str(), W_OK) == 0) {
-    made_ = !exists;
-    return;
-  }
+  if (locked && ::access(folder.c_str(), W_OK) == 0) return;
   const int error = errno;
   if (fd_ >= 0) ::close(fd_);
   if (error == EWOULDBLOCK) throw_usage("another process is writing the run in {}", folder.string());
@@ -129,7 +127,7 @@ FolderLock::FolderLock(const fs::path& folder, bool resume) : folder_(folder) {
 
 FolderLock::~FolderLock() {
   std::error_code ignored;  // a folder that is not empty stays
-  if (made_) fs::remove(folder_, ignored);
+  for (const fs::path& path : made_) fs::remove(path, ignored);
   ::close(fd_);
 }
 
