@@ -58,10 +58,14 @@ void check_command_known(const CLI::App& root, int argc, char** argv) {
 int run(int argc, char** argv) {
   CLI::App root("asymkv: KV caches whose keys and values have different formats, admitted by evidence", "asymkv");
   root.require_subcommand(1);
+  root.footer(
+      "Each command has --help. From the source tree:\n"
+      "  asymkv generate models/probe-robust --prompt \"The old farmer\"\n"
+      "  asymkv admit models/probe-fragile --out run-fragile");
   root.set_version_flag("--version", fmt::format("asymkv {}", kVersion));
   Action action;
   for (const AddCommand add : kCommands) add(root, action);
-  read_numbers_strictly(root);
+  read_values_strictly(root);
   check_command_known(root, argc, argv);
   try {
     root.parse(argc, argv);

@@ -31,6 +31,10 @@ CLI::Validator strict(const std::string& kind) {
       "");
 }
 
+CLI::Validator refuse_empty() {
+  return CLI::Validator([](const std::string& text) { return text.empty() ? "must not be empty" : ""; }, "");
+}
+
 template <typename Element>
 Element parse_element(const std::string& name, std::string_view text) {
   if (text.empty()) throw CLI::ValidationError(name, "an element of the list is empty");
@@ -62,14 +66,16 @@ CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<El
 
 }  // namespace
 
-void read_numbers_strictly(CLI::App& root) {
+void read_values_strictly(CLI::App& root) {
   for (CLI::Option* option : root.get_options()) {
     const std::string type = option->get_type_name();
     if (type.starts_with("INT")) option->transform(strict<int64_t>("integer of 64 bits"));
     if (type.starts_with("UINT")) option->transform(strict<uint64_t>("unsigned integer of 64 bits"));
     if (type.starts_with("FLOAT")) option->transform(strict<double>("number"));
+    const bool may_be_empty = option->check_lname("prompt") || option->check_lname("system");
+    if (type.starts_with("TEXT") && !may_be_empty) option->check(refuse_empty());
   }
-  for (CLI::App* command : root.get_subcommands({})) read_numbers_strictly(*command);
+  for (CLI::App* command : root.get_subcommands({})) read_values_strictly(*command);
 }
 
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int32_t>& values,

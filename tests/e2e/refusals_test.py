@@ -50,6 +50,68 @@ class Numbers(unittest.TestCase):
         self.refused("bogus", "generate", "bogus")
 
 
+class Texts(unittest.TestCase):
+    BAD = b"caf\xe9 au lait"  # Latin-1: not UTF-8 from byte 3 on
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.file = self.folder / "latin1.txt"
+        self.file.write_bytes(self.BAD)
+
+    def test_text_that_is_not_utf8_is_named_with_its_byte(self):
+        bad = os.fsdecode(self.BAD)
+        cases = {"--prompt": ["generate", ROBUST, "--prompt", bad],
+                 "--system": ["chat", ROBUST, "--chat-template", ROBUST / "config.json", "--system", bad],
+                 str(self.file): ["calibrate", ROBUST, "--data", self.file, "--out", self.folder / "scales.json"]}
+        for origin, args in cases.items():
+            done = program.run(*args)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn(f"{origin} is not valid UTF-8 at byte 3", done.stderr)
+        for args in (["probe", ROBUST, "--data", self.file], ["chat", ROBUST, "--chat-template", self.file]):
+            self.assertIn(f"{self.file} is not valid UTF-8 at byte 3", program.run(*args).stderr)
+
+    def test_a_message_that_is_not_utf8_is_refused(self):
+        template = self.folder / "template.jinja"
+        template.write_text("{{ messages[-1].content }}")
+        done = subprocess.run([program.PROGRAM, "chat", str(ROBUST), "--chat-template", str(template)], input=self.BAD,
+                              capture_output=True, check=False)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b"the message is not valid UTF-8 at byte 3", done.stderr)
+
+    def test_an_empty_text_is_no_path_and_no_name(self):
+        commands = {"MODEL": [["generate", "", "--prompt", "a"], ["model", "show", ""], ["admit", ""], ["probe", ""],
+                              ["chat", ""], ["bench", "engine", ""]],
+                    "DIR": [["gate", "verify", ""], ["gate", "report", ""]], "NAME": [["gate", "protocol", ""]],
+                    "--out": [["admit", ROBUST, "--out", ""], ["calibrate", ROBUST, "--data", self.file, "--out="],
+                              ["bench", "engine", ROBUST, "--out", ""], ["bench", "kernel", "--out", ""]],
+                    "--data": [["probe", ROBUST, "--data", ""]], "--scales": [["admit", ROBUST, "--scales", ""]],
+                    "--loss-text": [["admit", ROBUST, "--loss-text", ""]], "--filler": [["admit", ROBUST, "--filler="]],
+                    "--scale": [["generate", ROBUST, "--prompt", "a", "--scale", ""]],
+                    "--chat-template": [["chat", ROBUST, "--chat-template", ""]],
+                    "--pairs": [["stats", "bootstrap", "--pairs", ""]]}
+        for name, lines in commands.items():
+            for args in lines:
+                done = subprocess.run([program.PROGRAM, *map(str, args)], capture_output=True, text=True, cwd=self.folder)
+                self.assertEqual(done.returncode, 2, (args, done.stderr))
+                self.assertIn(name, done.stderr, args)
+                self.assertTrue("must not be empty" in done.stderr or "required TEXT missing" in done.stderr, done.stderr)
+        program.run("generate", ROBUST, "--prompt", "", "--max-tokens", 1, check=0)
+        self.assertEqual(sorted(self.folder.iterdir()), [self.file])
+
+    def test_a_probe_too_short_for_the_built_in_text_says_the_least(self):
+        done = program.run("probe", ROBUST, "--tokens", 511)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--tokens 511: the built-in text needs 512 or more", done.stderr)
+        program.run("probe", ROBUST, "--tokens", 512, check=0)
+        self.file.write_text("The old farmer carried the heavy basket near the market. " * 10)
+        program.run("probe", ROBUST, "--tokens", 128, "--data", self.file, check=0)
+
+    def test_a_model_that_does_not_load_leaves_no_folder(self):
+        done = subprocess.run([program.PROGRAM, "admit", "nothing"], capture_output=True, text=True, cwd=self.folder)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(sorted(self.folder.iterdir()), [self.file])
+
+
 class Streams(unittest.TestCase):
     COMMANDS = (["doctor"], ["doctor", "--json"], ["--help"], ["stats", "binomial", "--k", "1", "--n", "10", "--json"],
                 ["generate", str(ROBUST), "--prompt", "a", "--max-tokens", "2"])
