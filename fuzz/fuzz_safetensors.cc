@@ -1,12 +1,40 @@
-// Any bytes as a safetensors file: the reader gives a table whose tensors lie inside the file, or throws Error.
+// Any bytes as a safetensors file: the reader gives a table whose tensors lie inside the file, or throws Error. Where
+// the table has the three tensors "m.qweight", "m.qzeros" and "m.scales", they are read as an AWQ matrix.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/model/awq.h"
 #include "asymkv/model/safetensors.h"
+
+namespace {
+
+constexpr int64_t kQ5BlockElems = 32;
+constexpr int64_t kQ5BlockBytes = 22;
+
+const asymkv::SafetensorsEntry* find(const asymkv::SafetensorsHeader& header, const std::string& name) {
+  for (const asymkv::SafetensorsEntry& tensor : header.tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+void read_awq(const asymkv::SafetensorsHeader& header) {
+  const asymkv::SafetensorsEntry* qweight = find(header, "m.qweight");
+  const asymkv::SafetensorsEntry* qzeros = find(header, "m.qzeros");
+  const asymkv::SafetensorsEntry* scales = find(header, "m.scales");
+  if (qweight == nullptr || qzeros == nullptr || scales == nullptr) return;
+  const asymkv::AwqMatrix matrix("m", *qweight, *qzeros, *scales, "fuzz");
+  std::vector<std::byte> blocks(static_cast<size_t>(matrix.in() / kQ5BlockElems * kQ5BlockBytes));
+  for (int64_t row = 0; row < matrix.out(); ++row) matrix.copy_row_as_q5_0(row, blocks);
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span file(reinterpret_cast<const std::byte*>(data), size);
@@ -21,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     volatile uint64_t sink = sum;  // keeps the reads, so that AddressSanitizer sees each of them
     (void)sink;
+    read_awq(header);
   } catch (const asymkv::Error& e) {
     if (e.code() == asymkv::ErrorCode::kInternal) std::abort();
   }

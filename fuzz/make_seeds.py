@@ -82,6 +82,10 @@ def main():
     write("fuzz_safetensors", "empty", safetensors({}, b""))
     write("fuzz_safetensors", "scalar", safetensors({"s": entry("F16", [], 0, 2), "z": entry("F16", [0, 4], 2, 2)},
                                                     bytes(2)))
+    write("fuzz_safetensors", "awq", safetensors({"m.qweight": entry("I32", [64, 1], 0, 256),
+                                                  "m.qzeros": entry("I32", [2, 1], 256, 264),
+                                                  "m.scales": entry("F16", [2, 8], 264, 296)},
+                                                 bytes(i * 7 % 256 for i in range(264)) + struct.pack("<16H", *[0x3C00] * 16)))
     write("fuzz_gguf", "llama", tiny_llama("llama"))
     write("fuzz_gguf", "qwen2", tiny_llama("qwen2"))
     write("fuzz_gguf", "types", block_types())
