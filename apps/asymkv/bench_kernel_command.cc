@@ -49,6 +49,7 @@ int run_kernel_bench_command(const KernelBenchArgs&) {
 
 void add_bench_command(CLI::App& root, Action& action) {
   CLI::App* bench = root.add_subcommand("bench", "measurements, each row with its record");
+  bench->footer("Example: asymkv bench engine models/probe-robust --depth 0,1024 --reps 3");
   bench->require_subcommand(1);
   add_bench_engine_command(*bench, action);
   CLI::App* command = bench->add_subcommand("kernel", "time the attention kernels of this machine's GPU");

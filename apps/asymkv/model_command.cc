@@ -221,6 +221,7 @@ int show(const std::string& path, bool json) {
 void add_model_command(CLI::App& root, Action& action) {
   CLI::App* command = root.add_subcommand("model", "look at a model's files");
   command->require_subcommand(1);
+  command->footer("Example: asymkv model show models/probe-robust");
   CLI::App* show_command = command->add_subcommand("show", "geometry, stored types, key-bias sizes and hashes");
   show_command->footer("Example: asymkv model show models/probe-robust --json");
   struct Options {
