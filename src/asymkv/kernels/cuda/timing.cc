@@ -11,6 +11,7 @@ namespace asymkv::cuda {
 namespace {
 
 constexpr int kWarmups = 2;
+constexpr double kWarmupUs = 20e3;  // a device that idled takes milliseconds to reach its clocks
 
 // Stream, events and graph of one measurement.
 struct GraphRun {
@@ -55,11 +56,10 @@ Timing time_graph(int64_t calls, int repeats, const std::function<void(int64_t, 
   for (int64_t call = 0; call < calls; ++call) launch(call, run.stream);
   ASYMKV_CUDA(cudaStreamEndCapture(run.stream, &run.graph));
   ASYMKV_CUDA(cudaGraphInstantiate(&run.executable, run.graph, 0));
+  double warm_us = 0.0;
+  for (int i = 0; i < kWarmups || warm_us < kWarmupUs; ++i) warm_us += run.replay_us();
   std::vector<double> times;
-  for (int i = 0; i < kWarmups + repeats; ++i) {
-    const double us = run.replay_us() / static_cast<double>(calls);
-    if (i >= kWarmups) times.push_back(us);
-  }
+  for (int i = 0; i < repeats; ++i) times.push_back(run.replay_us() / static_cast<double>(calls));
   std::ranges::sort(times);
   return {times[times.size() / 2], times.front()};
 }
