@@ -409,7 +409,6 @@ __device__ __forceinline__ void send_fresh(const WriteParams& p, const WriteRun&
     ptx::bulk_store(to, ptx::shared_address(page.row(slot)), S::kHeadDim * 2);
   }
   ptx::bulk_commit();
-  ptx::bulk_wait_all();  // complete, so that the row path may write the same rows after it
 }
 
 template <class S>
@@ -442,9 +441,11 @@ __device__ __forceinline__ void write_page(const WriteParams& p, const WriteRun&
       ok = store_values<S>(p, shared, own, block);
     }
     if (__all_sync(~0U, ok)) continue;
-    __syncwarp();  // orders the stores above before those of other lanes below
+    ptx::bulk_wait_all();  // the row path writes the same whole keys
+    __syncwarp();          // orders the stores above before those of other lanes below
     write_rows<S::key, S::value, S::kHeadDim>(p, run, head, is_key ? Side::kKey : Side::kValue, make_int2(0, 1));
   }
+  if (p.fresh_k != nullptr) ptx::bulk_wait_read();  // shared memory lasts until then
 }
 
 // Blocks [0, whole * parts): a page of S::kHeads heads each. The others: one partial run of one KV head each.
