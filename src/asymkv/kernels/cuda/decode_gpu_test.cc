@@ -181,6 +181,17 @@ TEST(Decode, GraphReplaysWithOtherBatches) {
   }
 }
 
+// Sixty-six heads cut over two CTAs each, 60 and 52 pages: five pages for the slowest of 12 warps in either, so that
+// now and then the second CTA, which has another segment to do, is the last to arrive and finishes the head after that
+// one.
+TEST(Decode, HeadsFinishedASegmentLater) {
+  if (!have_device()) GTEST_SKIP() << "no Hopper GPU";
+  DecodeCase c{.format = format_of({"k16v8", ScaleKind::kFixed, DType::kBF16}), .num_kv_heads = 1};
+  for (int i = 0; i < 66; ++i) c.seq_lens.insert(c.seq_lens.end(), {112 * 16, 8 * 16});
+  c.shape = {12, 2, 1};
+  expect_correct(c);
+}
+
 struct BiasCase {
   const char* format;
   int64_t head_dim;

@@ -107,6 +107,15 @@ __device__ __forceinline__ float soft_capped(const DecodeParams& p, float score)
   return p.soft_cap_log2 - __fdividef(2.0F * p.soft_cap_log2, doubled + 1.0F);
 }
 
+// The queries of a segment and the fixed scales {key, value}.
+template <DecodeConfig C>
+__device__ __forceinline__ void load_inputs(const DecodeParams& p, const Segment& segment, LanePlace at,
+                                            QueryWords<C>& words, float2& scales) {
+  load_query_words<C>(p, segment, at, words);
+  if constexpr (C.k_bytes() == 1 && !C.k_dynamic) scales.x = __ldg(p.fixed_scales);
+  if constexpr (C.v_bytes() == 1 && !C.v_dynamic) scales.y = __ldg(p.fixed_scales + 1);
+}
+
 // Raw products become logits in log2 units: scales, the score of the removed vector, the cap.
 template <DecodeConfig C>
 __device__ __forceinline__ void finish_scores(const DecodeParams& p, const float* key_scales, float factor,
@@ -122,8 +131,13 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const float
     for (int i = 0; i < 4; ++i) {
       const float scale = i < 2 ? upper : lower;
       scores[tile][i] = C.prebias ? fmaf(scores[tile][i], scale, bias[tile][i]) : scores[tile][i] * scale;
-      if (p.soft_cap_log2 > 0.0F) scores[tile][i] = soft_capped(p, scores[tile][i]);
     }
+  }
+  if (p.soft_cap_log2 <= 0.0F) return;
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[tile][i] = soft_capped(p, scores[tile][i]);
   }
 }
 
@@ -136,17 +150,18 @@ struct BiasState {
 
   // Score of the removed vector on the keys of one page.
   __device__ __forceinline__ void score(const DecodeParams& p, const BiasTables& tables, const std::byte* table,
-                                        const Segment& segment, int page, LanePlace at, Scores<C>& scores) {
-    const int columns = columns_of(p, segment);
+                                        const Segment& segment, const QueryFragments<C>& queries, int page,
+                                        LanePlace at, Scores<C>& scores) {
     if (page / kWindowPages != window) {
       window = page / kWindowPages;
-      slow.make(p, tables, window, columns, at);
+      slow.make(p, tables, segment, queries, window, at);
     }
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile)
       scores[tile][0] = scores[tile][1] = scores[tile][2] = scores[tile][3] = 0.0F;
     slow.add(table, page, at, scores);
     if constexpr (C.fast_bias) {
+      const int columns = columns_of(p, segment);
       if (page >> p.bias_shape.table_shift != run) {
         run = page >> p.bias_shape.table_shift;
         fast.turn(p, tables, run << p.bias_shape.table_shift, columns, at);
@@ -156,34 +171,18 @@ struct BiasState {
   }
 };
 
-// The tables of powers and cosines, the same for all heads and segments of a launch. One thread.
-__device__ __forceinline__ void load_bias_table(const DecodeParams& p, std::byte* smem, uint32_t barrier) {
-  const auto bytes = static_cast<uint32_t>(p.bias_shape.table_bytes());
-  ptx::barrier_expect(barrier, bytes);
-  ptx::bulk_load(ptx::shared_address(smem + p.shared.bias_table), p.bias_table, bytes, barrier);
-}
-
-// A segment's queries into L1 before they are needed, one sector of 32 bytes a thread.
-template <DecodeConfig C>
-__device__ __forceinline__ void touch_queries(const DecodeParams& p, const Segment& next) {
-  constexpr int kSectors = C.head_dim * 2 / 32;
-  const int column = static_cast<int>(threadIdx.x) / kSectors, sector = static_cast<int>(threadIdx.x) % kSectors;
-  if (column >= columns_of(p, next)) return;
-  const size_t row = static_cast<size_t>(first_row(p, next)) + static_cast<size_t>(row_of(p, column));
-  ptx::touch_l1(static_cast<const std::byte*>(p.q) + row * C.head_dim * 2 + sector * 32);
-}
-
-// The removed vector of the first segment into L1: constants of the model, so before the kernels ahead have ended.
-template <DecodeConfig C>
-__device__ __forceinline__ void touch_bias(const DecodeParams& p, const Segment& segment) {
-  const int thread = static_cast<int>(threadIdx.x), slow = 32 * p.bias_shape.slow_chunks;
-  const int fast = kBiasStepPairs * p.bias_shape.fast_steps;
-  if (thread < slow / 4) ptx::touch_l1(p.bias + segment.kv_head * slow + 4 * thread);
-  if (thread < slow / 2) ptx::touch_l1(p.bias_freq + 2 * thread);
-  if (C.fast_bias && thread < fast / 2) {
-    ptx::touch_l1(p.fast_bias + segment.kv_head * fast + 2 * thread);
-    ptx::touch_l1(p.fast_freq + 2 * thread);
+// What the bias of all segments is made from: powers and cosines, the vectors of all heads, frequencies. One thread.
+__device__ __forceinline__ void load_bias_tables(const DecodeParams& p, std::byte* smem, uint32_t barrier) {
+  const auto slow = static_cast<uint32_t>(p.bias_shape.slow_pairs());
+  const auto table = static_cast<uint32_t>(p.bias_shape.table_bytes());
+  const auto pairs = static_cast<uint32_t>(p.num_kv_heads * slow * sizeof(BiasPair));
+  const auto freqs = static_cast<uint32_t>(slow * sizeof(BiasFrequency));
+  ptx::barrier_expect(barrier, table + pairs + freqs);
+  if (slow > 0) {
+    ptx::bulk_load(ptx::shared_address(smem + p.shared.bias_pairs), p.bias, pairs, barrier);
+    ptx::bulk_load(ptx::shared_address(smem + p.shared.bias_freqs), p.bias_freq, freqs, barrier);
   }
+  ptx::bulk_load(ptx::shared_address(smem + p.shared.bias_table), p.bias_table, table, barrier);
 }
 
 // Two channels of one column of a segment: the output if the segment is all there is, else its part of it.
@@ -200,6 +199,71 @@ __device__ __forceinline__ void store_merged(const DecodeParams& p, const Segmen
   if (channel == 0) __stcg(reinterpret_cast<float2*>(p.partial_state) + row, make_float2(merged.max, merged.sum));
 }
 
+// Barriers of the warp's stages, of the bias tables and of the peers' results.
+template <DecodeConfig C>
+__device__ __forceinline__ void init_barriers(const DecodeParams& p, std::byte* smem, uint32_t stages, int lane) {
+  const uint32_t peer_barrier = ptx::shared_address(smem + p.shared.peer_barrier);
+  if (p.cluster_shift > 0 && threadIdx.x == 0) {
+    ptx::barrier_init(peer_barrier, 1);
+    ptx::barrier_expect(peer_barrier, peer_bytes<C>(p));
+  }
+  if (lane < p.stages) ptx::barrier_init(stages + lane * 8, 1);
+  if (C.prebias && threadIdx.x == 0) ptx::barrier_init(ptx::shared_address(smem + p.shared.bias_barrier), 1);
+  ptx::barrier_init_visible();
+  __syncwarp();
+}
+
+// One page in shared memory: scores, weights, values.
+template <DecodeConfig C>
+__device__ __forceinline__ void attend_page(const DecodeParams& p, const Segment& segment, int page, std::byte* page_at,
+                                            const QueryFragments<C>& queries, float factor,
+                                            const Scores<C>& bias_scores, LanePlace at, WarpState<C>& state) {
+  Scores<C> scores;
+  const bool at_edge =
+      static_cast<uint32_t>(page - segment.full_begin) >= static_cast<uint32_t>(segment.full_end - segment.full_begin);
+  if (at_edge) {
+    const int valid = segment.seq_len - page * kPageSize;
+    if (valid < kPageSize) clear_unused_slots<C>(page_at, valid, at);
+  }
+  const float* key_scales = reinterpret_cast<const float*>(page_at + C.block_bytes());
+  score_page<C>(page_at, at, queries, scores);
+  finish_scores<C>(p, key_scales, factor, bias_scores, at, scores);
+  if (at_edge) mask_scores<C>(p, segment, page * kPageSize, at, scores, state);
+  weigh_page<C>(key_scales + (C.k_dynamic ? kPageSize : 0), at, scores, state);
+  add_values<C>(page_at + C.k_block_bytes(), at, scores, state);
+}
+
+// After gather_warps: the segment's output, or its partial results and the heads that are then complete. late_slot: a
+// segment whose head this CTA was the last to arrive at, and has yet to finish; -1: none.
+template <DecodeConfig C>
+__device__ __forceinline__ void end_segment(const DecodeParams& p, Segment segment, int segment_idx, bool is_last,
+                                            const MergeSlots& slots, int& late_slot, const OutputWriter<C>& writer) {
+  const int late = late_slot;
+  for (int e = threadIdx.x; e < columns_of(p, segment) * (C.head_dim / 2); e += blockDim.x) {
+    const int column = e / (C.head_dim / 2), channel = e % (C.head_dim / 2) * 2;
+    const PairState merged = merge_slots<C>(slots, p.columns, column, channel);
+    store_merged<C>(p, segment, segment_idx, column, channel, merged, writer);
+  }
+  __syncthreads();
+  if (threadIdx.x == (segment_idx & (kMergeStep - 1)) * 32) {  // not always the same warp
+    const bool arrived_last = segment.num_partials > 1 && arrive_last(p, segment);
+    late_slot = arrived_last ? segment_idx : -1;
+  }
+  int last = -1;
+  if (is_last && segment.num_partials > 1) {
+    __syncthreads();
+    last = late_slot;
+  }
+  // Stage 5: heads that this CTA has to finish: at its end the present one, and one that it was the last to arrive at
+  // a segment ago, so that no warp waited for the count.
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {
+    if ((round == 0 ? last : late) < 0) continue;
+    if (round == 1) segment = PageLoader<C>::load_segment(p.segments + late);
+    finish_head<C>(p, segment, slots.out, writer);
+  }
+}
+
 template <uint32_t kCode>
 __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 32, 1)
     decode_kernel(const __grid_constant__ DecodeParams p) {
@@ -211,8 +275,10 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const uint32_t barriers = ptx::shared_address(smem + p.shared.barriers) + warp * p.stages * 8;
   const MergeSlots slots{p.shared.merge_slots, reinterpret_cast<float2*>(smem + p.shared.merge_state),
                          reinterpret_cast<float*>(smem + p.shared.merge_out)};
+  auto& late_slot = *reinterpret_cast<int*>(smem + p.shared.late);
   const BiasTables tables(smem, p.shared);
   const uint32_t table_barrier = ptx::shared_address(smem + p.shared.bias_barrier);
+  const uint32_t peer_barrier = ptx::shared_address(smem + p.shared.peer_barrier);
 
   // Stage 1: the first segment, barriers, the first pages on their way. Pages that hold keys of this step wait for the
   // kernels before this one; older pages, the plan and the cosine table do not change under them.
@@ -220,17 +286,20 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   const int4 range = __ldg(reinterpret_cast<const int4*>(&record));  // segment_begin, segment_end, page_begin, page_end
   Segment segment = PageLoader<C>::load_segment(&record.first);
   const int first_ids = __ldg(&record.page_ids[at.lane]);
+  if (threadIdx.x == 0) late_slot = -1;
+  init_barriers<C>(p, smem, barriers, at.lane);
   if (p.cluster_shift > 0) ptx::cluster_arrive_relaxed();
-  if (at.lane < p.stages) ptx::barrier_init(barriers + at.lane * 8, 1);
-  if (C.prebias && threadIdx.x == 0) ptx::barrier_init(table_barrier, 1);
-  ptx::barrier_init_visible();
-  __syncwarp();
+  if constexpr (C.prebias) __syncthreads();  // before a warp waits for the tables
   const int segment_begin = range.x, segment_end = range.y;
+  if (segment_begin == segment_end) return;
   PageLoader<C> loader(p, ptx::shared_address(ring), barriers, warp, at.lane);
   loader.begin_first(segment, range, first_ids);
   const int early = min(min(range.w, segment.query_pos / kPageSize) - range.z, p.stages);
-  if (C.prebias && threadIdx.x == 0) load_bias_table(p, smem, table_barrier);
-  if constexpr (C.prebias) touch_bias<C>(p, segment);
+  if (C.prebias && threadIdx.x == 0) load_bias_tables(p, smem, table_barrier);
+  // Queries and scales ahead of the pages: answers come in order, and behind the pages they would take microseconds.
+  QueryWords<C> words;
+  float2 scales = {1.0F, 1.0F};
+  if (!p.overlaps) load_inputs<C>(p, segment, at, words, scales);
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) {
     if (p.overlaps && i >= early) ptx::wait_for_previous_kernel();
@@ -239,19 +308,18 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
   if (p.overlaps) {
     ptx::wait_for_previous_kernel();
     ptx::allow_next_kernel();
+    load_inputs<C>(p, segment, at, words, scales);
   }
-  if (C.prebias && segment_end > segment_begin) touch_queries<C>(p, segment);
 
-  float factor = p.softmax_scale_log2, value_scale = 1.0F;
-  if constexpr (C.k_bytes() == 1 && !C.k_dynamic) factor *= __ldg(p.fixed_scales);
-  if constexpr (C.v_bytes() == 1 && !C.v_dynamic) value_scale = __ldg(p.fixed_scales + 1);
-  if constexpr (C.key != DType::kBF16) factor *= p.q_is_bf16 ? kQueryUnit : 1.0F;
-  const OutputWriter<C> writer{p, value_scale};
-  if constexpr (C.prebias) {
-    if (segment_end > segment_begin) prepare_bias<C>(p, segment, tables);
+  QueryFragments<C> queries;
+  convert_queries<C>(p, segment, at, words, queries);
+  const float factor = scales.x * p.softmax_scale_log2 * (C.key != DType::kBF16 && p.q_is_bf16 ? kQueryUnit : 1.0F);
+  const OutputWriter<C> writer{p, scales.y};
+  if constexpr (C.fast_bias) {
+    prepare_fast_bias<C>(p, segment, tables);
     __syncthreads();
-    ptx::barrier_wait(table_barrier, 0);
   }
+  if constexpr (C.prebias) ptx::barrier_wait(table_barrier, 0);
 
   int stage = 0;
   uint32_t parity = 0, stage_at = ptx::keep_in_register(ptx::shared_address(ring)),
@@ -259,34 +327,20 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
 #pragma unroll 1
   for (int segment_idx = segment_begin; segment_idx < segment_end; ++segment_idx) {
     const bool is_last = segment_idx + 1 == segment_end;
-    const int columns = columns_of(p, segment);
-    if (!is_last) touch_queries<C>(p, PageLoader<C>::load_segment(p.segments + segment_idx + 1));
     // Stage 2: this warp's pages.
-    QueryFragments<C> queries;
-    load_queries<C>(p, segment, at, queries);
     WarpState<C> state;
     state.clear();
     BiasState<C> bias;
     const int page_end =
         static_cast<int>(ptx::keep_in_register(static_cast<uint32_t>(PageLoader<C>::share_of(p, segment, warp + 1))));
-    const auto num_full = static_cast<uint32_t>(segment.full_end - segment.full_begin);
 #pragma unroll 1
     for (int page = PageLoader<C>::share_of(p, segment, warp); page < page_end; ++page) {
-      Scores<C> scores, bias_scores;
-      if constexpr (C.prebias) bias.score(p, tables, smem + p.shared.bias_table, segment, page, at, bias_scores);
+      Scores<C> bias_scores;
+      if constexpr (C.prebias)
+        bias.score(p, tables, smem + p.shared.bias_table, segment, queries, page, at, bias_scores);
       ptx::barrier_wait(barrier, parity);
-      auto* page_at = static_cast<std::byte*>(__cvta_shared_to_generic(stage_at));
-      const bool at_edge = static_cast<uint32_t>(page - segment.full_begin) >= num_full;
-      if (at_edge) {
-        const int valid = segment.seq_len - page * kPageSize;
-        if (valid < kPageSize) clear_unused_slots<C>(page_at, valid, at);
-      }
-      const float* key_scales = reinterpret_cast<const float*>(page_at + C.block_bytes());
-      score_page<C>(page_at, at, queries, scores);
-      finish_scores<C>(p, key_scales, factor, bias_scores, at, scores);
-      if (at_edge) mask_scores<C>(p, segment, page * kPageSize, at, scores, state);
-      weigh_page<C>(key_scales + (C.k_dynamic ? kPageSize : 0), at, scores, state);
-      add_values<C>(page_at + C.k_block_bytes(), at, scores, state);
+      attend_page<C>(p, segment, page, static_cast<std::byte*>(__cvta_shared_to_generic(stage_at)), queries, factor,
+                     bias_scores, at, state);
       __syncwarp();
       stage_at += C.stage_bytes();
       barrier += 8;
@@ -299,28 +353,22 @@ __global__ void __launch_bounds__(DecodeConfig::from_code(kCode).max_warps() * 3
       loader.issue();
     }
     const Segment next = is_last ? segment : PageLoader<C>::load_segment(p.segments + segment_idx + 1);
-    // Stage 3: the warps become one result; the next segment's bias is made beside it.
+    // Stage 3: the warps become one result; products of the next segment's fast pairs are made beside it.
     gather_warps<C>(state, warp, warps, p.columns, at, slots);
-    if (C.prebias && !is_last) prepare_bias<C>(p, next, tables);
+    if constexpr (C.fast_bias) {
+      if (!is_last) prepare_fast_bias<C>(p, next, tables);
+    }
     // Stage 4: out, or partial results and the last arriver.
     if (p.cluster_shift > 0) {
       const PeerSlots peers{reinterpret_cast<float2*>(smem + p.shared.peer_state),
-                            reinterpret_cast<float2*>(smem + p.shared.peer_out)};
+                            reinterpret_cast<float2*>(smem + p.shared.peer_out), peer_barrier};
       merge_cluster<C>(p, segment, slots, peers, writer);
       return;  // a cluster's CTAs have one segment each
     }
-    for (int e = threadIdx.x; e < columns * (C.head_dim / 2); e += blockDim.x) {
-      const int column = e / (C.head_dim / 2), channel = e % (C.head_dim / 2) * 2;
-      const PairState merged = merge_slots<C>(slots, p.columns, column, channel);
-      store_merged<C>(p, segment, segment_idx, column, channel, merged, writer);
-    }
-    __syncthreads();
-    if (segment.num_partials > 1) {
-      if (is_last) {
-        finish_by_cta<C>(p, segment, slots.out, reinterpret_cast<int*>(smem + p.shared.flag), writer);
-      } else if (warp == segment_idx % warps) {
-        finish_by_warp<C>(p, segment, at.lane, writer);
-      }
+    end_segment<C>(p, segment, segment_idx, is_last, slots, late_slot, writer);
+    if (!is_last) {
+      load_query_words<C>(p, next, at, words);
+      convert_queries<C>(p, next, at, words, queries);
     }
     segment = next;
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "asymkv/base/error.h"
 
@@ -21,9 +22,13 @@ constexpr int64_t kSmallestFragmentPages = 8;
 // Up to here 64 CTAs read as fast as 128: an SM can draw about twice its share of the bandwidth.
 constexpr int64_t kClusterBytesPerCta = 512 * 1024;
 constexpr int32_t kWellFilledCtas = 100;
-// K8/V8 at 32/8 x 128, batch 1, 512 pages: 10.1 us in 128 CTAs of 8 warps and two stages, 10.6 in 8 clusters of 8.
-constexpr int64_t kLongForClusters = 256;
 constexpr int64_t kShortBytesPerCta = 160 * 1024;
+// Batch 1, 8,192 keys, in clusters (us): two stages 12.1, 10.3, 9.2 (native, K16/V8, K8/V8), three 12.4, 10.4, 9.2;
+// pre-bias wants three. With 16 warps instead of 8, K8/V8 at 32/8 8.9, at 28/4 slower. Batch 8 in clusters of two: 8
+// warps and two stages read 1 % faster than 8 to 16 and three, but for pre-bias.
+constexpr int64_t kShortBytesInCluster = 256 * 1024;
+constexpr int64_t kManyWarpsInCluster = 96 * 1024;
+constexpr int64_t kFewWarpsInPair = 2560 * 1024;
 
 // Bytes that an SM keeps on their way: enough for the latency of memory at full rate.
 constexpr int32_t kBytesInFlight = 152 * 1024;
@@ -67,14 +72,9 @@ bool divides_columns(const DecodeConfig& config, int32_t columns, int32_t cluste
 }
 
 // Largest cluster for which all heads run at once; 1 where clusters do not pay.
-int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64_t num_heads, int64_t pages,
-                       bool overlaps) {
+int32_t choose_cluster(const DecodePlan& plan, const DeviceLimits& device, int64_t num_heads, int64_t pages) {
   const DecodeConfig& config = plan.config;
   for (const int32_t size : {16, 8, 4, 2}) {
-    // While the launch before still runs, clusters of 8 find no room beside its own (measured at batch 1).
-    // Nor do they pay where both sides are narrow and a sequence is long enough for 128 CTAs.
-    const bool narrow = config.k_bytes() + config.v_bytes() == 2 && pages >= kLongForClusters;
-    if ((overlaps || narrow) && (size == 8 || size == 4)) continue;
     const int64_t ctas = num_heads * size;
     if (num_heads > max_clusters(device, size) || pages < 2 * size) continue;
     if (!divides_columns(config, plan.columns, size)) continue;
@@ -96,14 +96,18 @@ LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const La
   int32_t most_stages = 4;
   if (needs.cluster_size == 1 && short_work && overlaps) most_stages = 3;
   if (needs.cluster_size == 1 && bytes_per_sm < kShortBytesPerCta && !overlaps) most_stages = 2;
+  if (needs.cluster_size > 1 && bytes_per_sm < kShortBytesInCluster) most_stages = config.prebias ? 3 : 2;
+  const bool few = needs.cluster_size == 2 && bytes_per_sm < kFewWarpsInPair && !config.prebias;
+  if (few) most_stages = 2;
   auto fits = [&](int32_t warps, int32_t stages) {
     needs.warps = warps;
     needs.stages = stages;
-    return place_shared(config, needs).total <= kMaxSharedBytes;
+    return place_shared(config, needs).total <= needs.max_bytes;
   };
   if (shape.warps == 0) {
-    const bool native = config.k_bytes() + config.v_bytes() == 4;
-    shape.warps = std::min(config.max_warps(), short_work || native ? 8 : 16);
+    const bool native = config.k_bytes() + config.v_bytes() == 4, narrow = config.k_bytes() + config.v_bytes() == 2;
+    const bool many = narrow && needs.cluster_size > 1 && bytes_per_sm >= kManyWarpsInCluster;
+    shape.warps = std::min(config.max_warps(), (short_work && !many) || few || native ? 8 : 16);
     while (shape.warps > kMergeStep && !fits(shape.warps, 2)) shape.warps -= 4;
   }
   if (shape.stages == 0) {
@@ -119,6 +123,30 @@ LaunchShape choose_shape(const DecodeConfig& config, SharedNeeds needs, const La
                 config.name(), shape.warps, shape.stages, config.max_warps(), kMaxSharedBytes);
   }
   return shape;
+}
+
+// Flat splits of narrow formats: two CTAs of 8 warps on an SM, one of which reads while the other ends a segment
+// (ragged K8/V8 0.88 -> 0.90 of read, 28/4 0.80 -> 0.84). Nothing where they do not fit or have little to do.
+std::optional<LaunchShape> choose_pair(const DecodeConfig& config, SharedNeeds needs, int64_t bytes_per_sm) {
+  constexpr int32_t kWarps = 8;
+  // An instance for 16 warps has registers for two CTAs of 8.
+  if (config.max_warps() < 2 * kWarps || bytes_per_sm < kClusterBytesPerCta) return {};
+  const int32_t per_stage = 2 * kWarps * config.stage_bytes();
+  needs.max_bytes = kMaxSharedBytesOfTwo;
+  needs.warps = kWarps;
+  needs.stages = std::clamp((kBytesInFlight + per_stage / 2) / per_stage, 2, 4);
+  while (needs.stages > 2 && place_shared(config, needs).total > needs.max_bytes) --needs.stages;
+  if (place_shared(config, needs).total > needs.max_bytes) return {};
+  return LaunchShape{kWarps, needs.stages, 1, 2};
+}
+
+// Shape and shared memory of a plan.
+void set_shape(DecodePlan& plan, SharedNeeds needs, const LaunchShape& shape) {
+  plan.shape = shape;
+  needs.warps = shape.warps;
+  needs.stages = shape.stages;
+  if (shape.ctas_per_sm == 2) needs.max_bytes = kMaxSharedBytesOfTwo;
+  plan.shared = place_shared(plan.config, needs);
 }
 
 // Builds segments CTA by CTA.
@@ -320,22 +348,29 @@ int64_t whole_heads_per_cta(int64_t num_heads, int64_t num_sms) {
   return fills ? per_cta : 0;
 }
 
+// Equal heads that fill the device without a CTA that crosses a head.
+bool can_align(const std::vector<TileHead>& heads, const DeviceLimits& device) {
+  const auto num_heads = static_cast<int64_t>(heads.size());
+  return all_equal(heads) && (num_heads <= device.num_sms || whole_heads_per_cta(num_heads, device.num_sms) > 0);
+}
+
+// flat_only: the grid is the device's, whatever the batch.
 void split_into(DecodePlan& plan, Splitter& splitter, const DeviceLimits& device, bool flat_only) {
   const auto num_heads = static_cast<int64_t>(splitter.heads().size());
-  const bool equal = !flat_only && all_equal(splitter.heads());
+  const bool aligned = !flat_only && can_align(splitter.heads(), device);
   plan.rule = SplitRule::kAligned;
   if (plan.shape.cluster_size > 1) {
     plan.rule = SplitRule::kCluster;
     split_equally(splitter, plan.shape.cluster_size);
-  } else if (equal && num_heads <= device.num_sms) {
+  } else if (aligned && num_heads <= device.num_sms) {
     const int64_t pages = splitter.heads().front().pages();
     split_equally(splitter, std::clamp<int64_t>(device.num_sms / num_heads, 1, (pages + 3) / 4));
-  } else if (equal && whole_heads_per_cta(num_heads, device.num_sms) > 0) {
+  } else if (aligned) {
     split_whole_heads(splitter, static_cast<size_t>(whole_heads_per_cta(num_heads, device.num_sms)));
   } else {
     plan.rule = SplitRule::kFlat;
     const int64_t cost_bytes = kSegmentCostBytes + (plan.config.prebias ? kPrebiasCostBytes : 0);
-    split_flat(splitter, device.num_sms, cost_bytes / plan.config.block_bytes());
+    split_flat(splitter, int64_t{device.num_sms} * plan.shape.ctas_per_sm, cost_bytes / plan.config.block_bytes());
   }
   splitter.finish();
 }
@@ -378,19 +413,18 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
   }
   int32_t cluster = 1;
   if (all_equal(heads)) {
-    cluster = wanted.cluster_size > 0
-                  ? wanted.cluster_size
-                  : choose_cluster(plan, device, static_cast<int64_t>(heads.size()), longest, batch.overlaps);
+    cluster = wanted.cluster_size > 0 ? wanted.cluster_size
+                                      : choose_cluster(plan, device, static_cast<int64_t>(heads.size()), longest);
   }
   if (!divides_columns(config, plan.columns, cluster)) {
     throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
   }
   const int64_t bytes_per_sm = total * config.block_bytes() / device.num_sms;
-  SharedNeeds needs{0, 0, cluster, plan.columns, bias};
-  plan.shape = choose_shape(config, needs, wanted, bytes_per_sm, batch.overlaps);
-  needs.warps = plan.shape.warps;
-  needs.stages = plan.shape.stages;
-  plan.shared = place_shared(config, needs);
+  SharedNeeds needs{0, 0, cluster, plan.columns, bias, batch.num_kv_heads};
+  std::optional<LaunchShape> pair;
+  if (cluster == 1 && wanted == LaunchShape{} && !can_align(heads, device))
+    pair = choose_pair(config, needs, bytes_per_sm);
+  set_shape(plan, needs, pair ? *pair : choose_shape(config, needs, wanted, bytes_per_sm, batch.overlaps));
   Splitter splitter(plan, batch, std::move(heads));
   split_into(plan, splitter, device, false);
   return plan;
@@ -410,14 +444,13 @@ DecodePlan plan_range(const DecodeConfig& config, const PlanRange& range, const 
   plan.page_shift = std::countr_zero(static_cast<uint32_t>(range.page_size / kPageSize));
   plan.columns = std::min(range.max_queries, tokens_per_tile(config, range.group)) * range.group;
   plan.bias = bias;
-  SharedNeeds needs{0, 0, 1, plan.columns, bias};
-  plan.shape = choose_shape(config, needs, {}, std::numeric_limits<int64_t>::max(), false);
-  needs.warps = plan.shape.warps;
-  needs.stages = plan.shape.stages;
-  plan.shared = place_shared(config, needs);
+  SharedNeeds needs{0, 0, 1, plan.columns, bias, range.num_kv_heads};
+  constexpr int64_t kMuch = std::numeric_limits<int64_t>::max();
+  const std::optional<LaunchShape> pair = choose_pair(config, needs, kMuch);
+  set_shape(plan, needs, pair ? *pair : choose_shape(config, needs, {}, kMuch, false));
   const DecodeBatch nothing;
   Splitter splitter(plan, nothing, {});
-  for (int32_t cta = 0; cta < device.num_sms; ++cta) splitter.start_cta();
+  for (int32_t cta = 0; cta < device.num_sms * plan.shape.ctas_per_sm; ++cta) splitter.start_cta();
   splitter.finish();
   return plan;
 }
@@ -452,7 +485,7 @@ DecodePlan plan_in_range(const DecodePlan& range_plan, const PlanRange& range, c
 int64_t max_segments(const PlanRange& range, const DecodeConfig& config, const DeviceLimits& device) {
   const int64_t per_tile = tokens_per_tile(config, range.group);
   const int64_t tiles = (range.max_queries + per_tile - 1) / per_tile;
-  return range.max_sequences * tiles * range.num_kv_heads + device.num_sms;
+  return range.max_sequences * tiles * range.num_kv_heads + int64_t{2} * device.num_sms;
 }
 
 int64_t DecodePlan::bytes_read() const {
@@ -499,7 +532,6 @@ DecodeShared place_with_slots(const DecodeConfig& config, const SharedNeeds& nee
   };
   const bool peers = needs.cluster_size > 1;
   const int32_t columns = needs.columns;
-  const int32_t pairs = 32 * needs.bias.slow_chunks;
   const int32_t fast = kBiasStepPairs * needs.bias.fast_steps;
   const int32_t merge_elems =
       std::max(merge_slots * columns * (config.head_dim + 4), kShares * kShareElems * columns * config.head_dim / 4);
@@ -509,13 +541,14 @@ DecodeShared place_with_slots(const DecodeConfig& config, const SharedNeeds& nee
   at.merge_out = place(true, merge_elems * kFloat);
   at.peer_state = place(peers, needs.cluster_size * columns * kFloat2);
   at.peer_out = place(peers, columns * config.head_dim * kFloat);
-  at.bias_products = place(config.prebias, columns * pairs * kFloat2);
-  at.bias_freqs = place(config.prebias, pairs * 4 * kFloat);
+  at.peer_barrier = place(peers, 8);
+  at.bias_pairs = place(config.prebias, needs.num_kv_heads * needs.bias.slow_pairs() * int32_t{sizeof(BiasPair)});
+  at.bias_freqs = place(config.prebias, needs.bias.slow_pairs() * int32_t{sizeof(BiasFrequency)});
   at.fast_products = place(config.fast_bias, columns * fast * kFloat2);
   at.fast_freqs = place(config.fast_bias, fast * kFloat2);
   at.bias_table = place(config.prebias, needs.bias.table_bytes());
   at.bias_barrier = place(config.prebias, 8);
-  at.flag = place(true, 16);
+  at.late = place(true, 16);
   at.merge_slots = merge_slots;
   at.total = next;
   return at;
@@ -527,7 +560,7 @@ DecodeShared place_shared(const DecodeConfig& config, const SharedNeeds& needs) 
   DecodeShared at;
   for (int32_t slots = needs.warps; slots >= kMergeStep; slots -= kMergeStep) {
     at = place_with_slots(config, needs, slots);
-    if (at.total <= kMaxSharedBytes) break;
+    if (at.total <= needs.max_bytes) break;
   }
   return at;
 }

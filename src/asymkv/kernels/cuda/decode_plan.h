@@ -41,6 +41,7 @@ struct LaunchShape {
   int32_t warps = 0;
   int32_t stages = 0;
   int32_t cluster_size = 0;
+  int32_t ctas_per_sm = 1;
   bool operator==(const LaunchShape&) const = default;
 };
 

@@ -93,15 +93,12 @@ TEST(DecodePlan, ServedShapesUseTheMeasuredRules) {
   EXPECT_EQ(latency.num_ctas, 64);
   expect_complete(latency, one);
 
-  const DecodePlan narrow = plan_decode(kK8V8, one.batch, {});
-  EXPECT_EQ(narrow.rule, SplitRule::kAligned);
-  EXPECT_EQ(narrow.num_ctas, 128);
-  EXPECT_EQ(narrow.shape, (LaunchShape{8, 2, 1}));
-  Case chained = one;
-  chained.batch.page_table = chained.table;
-  chained.batch.overlaps = true;
-  EXPECT_EQ(plan_decode(kK16V8, chained.batch, {}).num_ctas, 128);
-  EXPECT_EQ(plan_decode(kK8V8, chained.batch, {}).shape, (LaunchShape{8, 3, 1}));
+  EXPECT_EQ(latency.shape, (LaunchShape{8, 2, 8}));
+  EXPECT_EQ(plan_decode(kK8V8, one.batch, {}).shape, (LaunchShape{16, 2, 8}));
+  const Case eight(std::vector<int32_t>(8, 8192), 8, 4);
+  EXPECT_EQ(plan_decode(kK8V8, eight.batch, {}).shape, (LaunchShape{8, 2, 2}));
+  const Case seven(std::vector<int32_t>(1, 8192), 4, 7);
+  EXPECT_EQ(plan_decode(kK8V8, seven.batch, {}).shape, (LaunchShape{8, 2, 16}));
 
   const Case many(std::vector<int32_t>(32, 8192), 8, 4);
   const DecodePlan whole = plan_decode(kK8V8, many.batch, {});
@@ -117,6 +114,22 @@ TEST(DecodePlan, ServedShapesUseTheMeasuredRules) {
   EXPECT_EQ(flat.num_ctas, 132);
   expect_complete(flat, ragged);
   EXPECT_NE(flat.describe().find("flat split, 132 CTAs"), std::string::npos) << flat.describe();
+}
+
+// Narrow formats with much to do: two CTAs share an SM. Others, and launches with a wanted shape, have it alone.
+TEST(DecodePlan, RaggedNarrowBatchesPutTwoCtasOnAnSm) {
+  std::vector<int32_t> lens;
+  for (int32_t i = 0; i < 32; ++i) lens.push_back(500 * i + 3);
+  const Case c(lens, 8, 4);
+  for (const DecodeConfig& config : {kK8V8, kPrebias}) {
+    const DecodePlan pair = plan_decode(config, c.batch, {}, {}, {config.prebias ? 1 : 0, 0, 0});
+    EXPECT_EQ(pair.shape, (LaunchShape{8, 2, 1, 2})) << pair.describe();
+    EXPECT_EQ(pair.num_ctas, 264);
+    EXPECT_LE(pair.shared.total, kMaxSharedBytesOfTwo);
+    expect_complete(pair, c);
+  }
+  EXPECT_EQ(plan_decode(kK16V8, c.batch, {}).num_ctas, 132);
+  EXPECT_EQ(plan_decode(kK8V8, c.batch, {}, {.warps = 16, .stages = 2}).num_ctas, 132);
 }
 
 TEST(DecodePlan, EmptySequencesHaveAnOwner) {
@@ -226,7 +239,7 @@ TEST(DecodePlan, BatchesOfARangeShareShapeAndSharedMemory) {
   for (const DecodeConfig& config : {kK16V8, kPrebias}) {
     const BiasShape bias{config.prebias ? 1 : 0, 0, 0};
     const DecodePlan empty = plan_range(config, range, limits, bias);
-    EXPECT_EQ(empty.num_ctas, 132);
+    EXPECT_EQ(empty.num_ctas, config.prebias ? 264 : 132);
     for (const WarpRecord& r : empty.records) EXPECT_EQ(r.segment_begin, r.segment_end);
     std::mt19937 random(5);
     for (int round = 0; round < 20; ++round) {

@@ -22,6 +22,7 @@ inline constexpr int32_t kWindowTableBytes = kWindowPages * 512;
 inline constexpr int32_t kMaxFastTableBytes = 32 * 1024;
 inline constexpr int32_t kMergeStep = 4;  // states of warps that are merged side by side come in fours
 inline constexpr int32_t kMaxSharedBytes = 227 * 1024;
+inline constexpr int32_t kMaxSharedBytesOfTwo = 113 * 1024;  // where two CTAs share an SM
 
 // Everything a kernel instance fixes at compile time. All else is run time.
 struct DecodeConfig {
@@ -127,6 +128,7 @@ struct BiasShape {
   int32_t slow_chunks = 0;  // groups of 32 pairs that hold every slow pair; 0 without pre-bias
   int32_t fast_steps = 0;   // k-steps of eight fast pairs; 0: none
   int32_t table_shift = 0;  // log2 of the pages that the cosine table covers
+  constexpr int32_t slow_pairs() const { return 32 * slow_chunks; }  // with padding ahead of the first
   constexpr int32_t table_pages() const { return 1 << table_shift; }
   constexpr int32_t fast_table_bytes() const { return fast_steps * table_pages() * 2 * 512; }
   constexpr int32_t table_bytes() const { return kWindowTableBytes + fast_table_bytes(); }
@@ -141,14 +143,15 @@ struct DecodeShared {
   int32_t merge_out = 0;      // [merge slot][column][head_dim + 4] float, or the shares of the last arriver
   int32_t peer_state = 0;     // [cluster rank][column] float2
   int32_t peer_out = 0;       // [cluster rank][slice] float2
-  int32_t bias_products = 0;  // [column][pair] float2 {c, d}, over kBiasUnit
-  int32_t bias_freqs = 0;     // [pair] float4: turns per position and their rest, radians per half window
+  int32_t peer_barrier = 0;   // the peers' results have arrived
+  int32_t bias_pairs = 0;     // [kv head][slow pair], as in global memory
+  int32_t bias_freqs = 0;     // [slow pair], likewise
   int32_t fast_products = 0;  // [column][fast pair] float2 {c, d}, over kBiasUnit
   int32_t fast_freqs = 0;     // [fast pair] float2: turns per position and their rest
   int32_t bias_table = 0;     // [page of a window][lane], [fast step][page of the table][high, low][lane] 16 bytes
-  int32_t bias_barrier = 0;   // the table has arrived
-  int32_t flag = 0;
-  int32_t merge_slots = 0;  // a multiple of four, at most the warps
+  int32_t bias_barrier = 0;   // pairs, frequencies and table have arrived
+  int32_t late = 0;           // a segment whose head this CTA has yet to finish; -1: none
+  int32_t merge_slots = 0;    // a multiple of four, at most the warps
   int32_t total = 0;
 };
 
@@ -198,6 +201,8 @@ struct SharedNeeds {
   int32_t cluster_size = 1;
   int32_t columns = 0;  // of the largest query tile
   BiasShape bias;
+  int32_t num_kv_heads = 0;
+  int32_t max_bytes = kMaxSharedBytes;
 };
 
 // Places the arrays of one launch; merge slots as many as fit, else four.

@@ -114,29 +114,41 @@ __device__ __forceinline__ void convert_query_words(uint2 words, bool is_bf16, u
   }
 }
 
+// All channel words of a segment's queries that a lane needs, as they lie in memory.
 template <DecodeConfig C>
-__device__ __forceinline__ void load_queries(const DecodeParams& p, const Segment& segment, LanePlace at,
-                                             QueryFragments<C>& queries) {
+struct QueryWords {
+  uint2 at[C.column_tiles][C.head_dim / 16];
+};
+
+template <DecodeConfig C>
+__device__ __forceinline__ void load_query_words(const DecodeParams& p, const Segment& segment, LanePlace at,
+                                                 QueryWords<C>& words) {
   const int columns = columns_of(p, segment);
-  const bool is_bf16 = p.q_is_bf16;
   const uint16_t* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
-  constexpr int kSteps = C.head_dim / 16;
 #pragma unroll
   for (int tile = 0; tile < C.column_tiles; ++tile) {
     const int column = tile * kColumnsPerTile + at.row;
     // No branch: all loads are in flight at once.
     const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, min(column, columns - 1))) * C.head_dim;
-    uint2 words[kSteps];
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) words[step] = load_query_words<C>(row, step, at.quad);
+    for (int step = 0; step < C.head_dim / 16; ++step) words.at[tile][step] = load_query_words<C>(row, step, at.quad);
+  }
+}
+
+template <DecodeConfig C>
+__device__ __forceinline__ void convert_queries(const DecodeParams& p, const Segment& segment, LanePlace at,
+                                                const QueryWords<C>& words, QueryFragments<C>& queries) {
+#pragma unroll
+  for (int tile = 0; tile < C.column_tiles; ++tile) {
+    const bool used = tile * kColumnsPerTile + at.row < columns_of(p, segment);
     float total = 0.0F;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (column >= columns) words[step] = {0, 0};
+    for (int step = 0; step < C.head_dim / 16; ++step) {
+      const uint2 word = used ? words.at[tile][step] : make_uint2(0, 0);
       if constexpr (C.key == DType::kBF16) {
-        queries.b[tile][step][0] = words[step].x, queries.b[tile][step][1] = words[step].y;
+        queries.b[tile][step][0] = word.x, queries.b[tile][step][1] = word.y;
       } else {
-        convert_query_words<C>(words[step], is_bf16, queries.b[tile][step], total);
+        convert_query_words<C>(word, p.q_is_bf16, queries.b[tile][step], total);
       }
     }
     queries.offset[tile][0] = queries.offset[tile][1] = 0.0F;

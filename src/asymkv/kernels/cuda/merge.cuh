@@ -169,13 +169,24 @@ __device__ __forceinline__ PairState merge_slots(const MergeSlots& slots, int co
 struct PeerSlots {
   float2* state;  // [rank][column] {max, sum}
   float2* out;    // [rank][slice]
+  uint32_t barrier;
 };
+
+// Slices as of the largest query tile: all ranks agree, and the columns that a smaller tile lacks are not stored.
+template <DecodeConfig C>
+__device__ __forceinline__ int peer_slice(const DecodeParams& p) {
+  return p.columns * (C.head_dim / 2) >> p.cluster_shift;
+}
+// What a rank receives from all of them, itself included.
+template <DecodeConfig C>
+__device__ __forceinline__ uint32_t peer_bytes(const DecodeParams& p) {
+  return static_cast<uint32_t>(((peer_slice<C>(p) + p.columns) << p.cluster_shift) * sizeof(float2));
+}
 
 template <DecodeConfig C>
 __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segment& segment, const MergeSlots& slots,
                                               const PeerSlots& peers, const OutputWriter<C>& writer) {
-  // Slices as of the largest query tile: all ranks agree, and the columns that a smaller tile lacks are not stored.
-  const int ranks = 1 << p.cluster_shift, pairs = p.columns * (C.head_dim / 2), slice = pairs >> p.cluster_shift;
+  const int ranks = 1 << p.cluster_shift, pairs = p.columns * (C.head_dim / 2), slice = peer_slice<C>(p);
   const int rank = static_cast<int>(ptx::cluster_rank());
   ptx::cluster_wait();  // the peers have started: their shared memory may be written
   // owner = e / slice without a division.
@@ -184,25 +195,33 @@ __device__ __forceinline__ void merge_cluster(const DecodeParams& p, const Segme
     const int column = e / (C.head_dim / 2), pair = e % (C.head_dim / 2);
     const int owner = static_cast<int>((static_cast<float>(e) + 0.5F) * per_slice);
     const PairState merged = merge_slots<C>(slots, p.columns, column, 2 * pair);
-    ptx::store_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), owner, merged.out);
+    ptx::send_peer(ptx::shared_address(peers.out + rank * slice + (e - owner * slice)), peers.barrier, owner,
+                   merged.out);
     if (pair < ranks)
-      ptx::store_peer(ptx::shared_address(peers.state + rank * p.columns + column), pair,
-                      make_float2(merged.max, merged.sum));
+      ptx::send_peer(ptx::shared_address(peers.state + rank * p.columns + column), peers.barrier, pair,
+                     make_float2(merged.max, merged.sum));
   }
-  __syncwarp();
-  ptx::cluster_arrive_release();
-  ptx::cluster_wait();
+  ptx::barrier_wait_cluster(peers.barrier, 0);
   for (int e = threadIdx.x; e < slice; e += blockDim.x) {
     const int whole = rank * slice + e, column = whole / (C.head_dim / 2), channel = whole % (C.head_dim / 2) * 2;
+    constexpr int kMostRanks = 16;
+    float2 states[kMostRanks], parts[kMostRanks];  // all loads before the first use
+#pragma unroll
+    for (int r = 0; r < kMostRanks; ++r) {
+      const bool is_there = r < ranks;
+      states[r] = is_there ? peers.state[r * p.columns + column] : make_float2(-INFINITY, 0.0F);
+      parts[r] = is_there ? peers.out[r * slice + e] : make_float2(0.0F, 0.0F);
+    }
     float common = -INFINITY, sum = 0.0F, out[2] = {0.0F, 0.0F};
-    for (int r = 0; r < ranks; ++r) common = fmaxf(common, peers.state[r * p.columns + column].x);
+#pragma unroll
+    for (int r = 0; r < kMostRanks; ++r) common = fmaxf(common, states[r].x);
     const float base = finite_max(common);
-    for (int r = 0; r < ranks; ++r) {
-      const float2 state = peers.state[r * p.columns + column], part = peers.out[r * slice + e];
-      const float weight = merge_weight(state.x, base);
-      sum = fmaf(state.y, weight, sum);
-      out[0] = fmaf(part.x, weight, out[0]);
-      out[1] = fmaf(part.y, weight, out[1]);
+#pragma unroll
+    for (int r = 0; r < kMostRanks; ++r) {
+      const float weight = merge_weight(states[r].x, base);
+      sum = fmaf(states[r].y, weight, sum);
+      out[0] = fmaf(parts[r].x, weight, out[0]);
+      out[1] = fmaf(parts[r].y, weight, out[1]);
     }
     if (column < columns_of(p, segment)) writer.template store<2>(segment, column, channel, out, common, sum);
   }
@@ -260,34 +279,20 @@ struct QuadState {
   }
 };
 
-// One warp does it while the CTA goes on with its next segment.
-template <DecodeConfig C>
-__device__ __forceinline__ void finish_by_warp(const DecodeParams& p, const Segment& segment, int lane,
-                                               const OutputWriter<C>& writer) {
+// Counts a segment whose partial results all threads of the CTA have stored before a barrier. True for the last of its
+// head. One thread.
+__device__ __forceinline__ bool arrive_last(const DecodeParams& p, const Segment& segment) {
   int32_t* counter = p.arrivals + segment.first_partial;
-  int before = lane == 0 ? ptx::arrive(counter) : 0;
-  before = __shfl_sync(~0U, before, 0);
-  if (before != segment.num_partials - 1) return;
-  if (lane == 0) *counter = 0;
-  for (int e = lane; e < columns_of(p, segment) * (C.head_dim / 4); e += 32) {
-    const int column = e / (C.head_dim / 4), channel = e % (C.head_dim / 4) * 4;
-    QuadState<C> total;
-    total.template add_partials<4>(p, segment, column, channel, 0, 1);
-    writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
-  }
+  if (ptx::arrive(counter) != segment.num_partials - 1) return false;
+  *counter = 0;
+  return true;
 }
 
-// The whole CTA does it: up to four thread groups share the partials of each element.
+// Output of a head from its partial results, after a barrier behind arrive_last(). The whole CTA: up to four thread
+// groups share the partials of each element. Ends with a barrier, so that `scratch` is free.
 template <DecodeConfig C>
-__device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segment& segment, float* scratch, int* flag,
-                                              const OutputWriter<C>& writer) {
-  int32_t* counter = p.arrivals + segment.first_partial;
-  if (threadIdx.x == 0) {
-    *flag = ptx::arrive(counter) == segment.num_partials - 1;
-    if (*flag) *counter = 0;
-  }
-  __syncthreads();
-  if (!*flag) return;
+__device__ __forceinline__ void finish_head(const DecodeParams& p, const Segment& segment, float* scratch,
+                                            const OutputWriter<C>& writer) {
   const int elems = columns_of(p, segment) * (C.head_dim / 4), warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int shift = (warps & 3) != 0                            ? 0
                     : elems * 4 <= static_cast<int>(blockDim.x) ? 2
@@ -316,6 +321,7 @@ __device__ __forceinline__ void finish_by_cta(const DecodeParams& p, const Segme
       }
       writer.template store<4>(segment, column, channel, total.out, total.max, total.sum);
     }
+    __syncthreads();
   }
 }
 

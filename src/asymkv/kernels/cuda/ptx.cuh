@@ -77,16 +77,26 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void cluster_arrive_release() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void store_peer(uint32_t address, uint32_t rank, float2 value) {
-  uint32_t peer;
+// Into the shared memory of a CTA of the cluster; counts on that CTA's barrier when it has arrived. Unlike a store and
+// a cluster barrier, it needs no fence. Both addresses are as in this CTA.
+__device__ __forceinline__ void send_peer(uint32_t address, uint32_t barrier, uint32_t rank, float2 value) {
+  uint32_t peer, peer_barrier;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(peer), "f"(value.x), "f"(value.y) : "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_barrier) : "r"(barrier), "r"(rank));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(peer),
+               "f"(value.x), "f"(value.y), "r"(peer_barrier)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again_%=:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n @done bra.uni out_%=;\n "
+      "bra.uni again_%=;\nout_%=:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 // --- programmatic dependent launch: both do nothing in a launch without that attribute
@@ -104,10 +114,6 @@ __device__ __forceinline__ int32_t arrive(int32_t* counter) {
   int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
-}
-__device__ __forceinline__ void touch_l1(const void* address) {
-  [[maybe_unused]] uint32_t ignored;
-  asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(ignored) : "l"(address));
 }
 
 // --- arithmetic

@@ -368,7 +368,7 @@ DecodeOutcome run_decode_case(const DecodeCase& c) {
     ASYMKV_CUDA(cudaDeviceSynchronize());
     const std::vector<uint16_t> bits = run.read_output(outcome);
     if (launch == 0) first = bits;
-    if (outcome.plan.rule != SplitRule::kFlat) outcome.repeat_equal = outcome.repeat_equal && bits == first;
+    outcome.repeat_equal = outcome.repeat_equal && bits == first;
   }
   run.judge_output(first, outcome);
   return outcome;

@@ -15,16 +15,16 @@
 // Both factors of these products are split into two FP16 numbers, so that about 22 bits remain.
 namespace asymkv::cuda {
 
-// Shared-memory arrays of this stage; pairs = 32 * slow_chunks, fast = 8 * fast_steps.
+// Shared-memory arrays of this stage; fast = 8 * fast_steps.
 struct BiasTables {
-  float2* products;       // [column][pair] {c, d}, in log2 units over kBiasUnit
-  float4* freqs;          // [pair] turns per position and their rest, radians per half window
-  float2* fast_products;  // [column][fast] {c, d}, in the same units
-  float2* fast_freqs;     // [fast] turns per position and their rest
+  const BiasPair* pairs;       // [kv head][slow pair]
+  const BiasFrequency* freqs;  // [slow pair]
+  float2* fast_products;       // [column][fast] {c, d}, in log2 units over kBiasUnit
+  float2* fast_freqs;          // [fast] turns per position and their rest
 
   __device__ __forceinline__ BiasTables(std::byte* smem, const DecodeShared& at)
-      : products(reinterpret_cast<float2*>(smem + at.bias_products)),
-        freqs(reinterpret_cast<float4*>(smem + at.bias_freqs)),
+      : pairs(reinterpret_cast<const BiasPair*>(smem + at.bias_pairs)),
+        freqs(reinterpret_cast<const BiasFrequency*>(smem + at.bias_freqs)),
         fast_products(reinterpret_cast<float2*>(smem + at.fast_products)),
         fast_freqs(reinterpret_cast<float2*>(smem + at.fast_freqs)) {}
 };
@@ -40,39 +40,31 @@ __device__ __forceinline__ float2 unit_angle(float turns, float rest, float posi
   return make_float2(cosine, sine);
 }
 
-// {c, d} of one pair and one query row, in log2 units over kBiasUnit.
-template <DecodeConfig C>
-__device__ __forceinline__ float2 pair_product(const DecodeParams& p, const uint16_t* row, int pair, float low,
-                                               float high) {
-  const float q1 = unpack_query(row[max(pair, 0)], p.q_is_bf16).x;  // a negative pair is padding
-  const float q2 = unpack_query(row[max(pair, 0) + C.head_dim / 2], p.q_is_bf16).x;
+// {c, d} of one pair of channels of a query, in log2 units over kBiasUnit.
+__device__ __forceinline__ float2 pair_product(const DecodeParams& p, float q1, float q2, float low, float high) {
   const float unit = p.softmax_scale_log2 * static_cast<float>(1.0 / kBiasUnit);
   return make_float2((q1 * low + q2 * high) * unit, (q2 * low - q1 * high) * unit);
 }
 
-// Products with the queries of a segment, while no warp reads those of another one. A barrier must follow.
+// Row 0 of a segment's queries; row_of() has the others.
 template <DecodeConfig C>
-__device__ __forceinline__ void prepare_bias(const DecodeParams& p, const Segment& segment, const BiasTables& tables) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int chunks = p.bias_shape.slow_chunks, pairs = 32 * chunks, first_pair = C.head_dim / 2 - pairs;
-  const auto* q = static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int pair = chunk * 32 + lane;
-    const BiasPair b = p.bias[segment.kv_head * pairs + pair];
-    const BiasFrequency f = p.bias_freq[pair];
-    if (warp == 0) tables.freqs[pair] = make_float4(f.turns, f.turns_rest, f.radians_per_half_window, 0.0F);
-    for (int column = warp; column < columns_of(p, segment); column += warps) {
-      const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
-      tables.products[column * pairs + pair] = pair_product<C>(p, row, first_pair + pair, b.low, b.high);
-    }
-  }
-  if constexpr (!C.fast_bias) return;
+__device__ __forceinline__ const uint16_t* first_query(const DecodeParams& p, const Segment& segment) {
+  return static_cast<const uint16_t*>(p.q) + static_cast<size_t>(first_row(p, segment)) * C.head_dim;
+}
+
+// Products of the fast pairs with the queries of a segment, while no warp reads those of another one. A barrier must
+// follow.
+template <DecodeConfig C>
+__device__ __forceinline__ void prepare_fast_bias(const DecodeParams& p, const Segment& segment,
+                                                  const BiasTables& tables) {
   const int fast = kBiasStepPairs * p.bias_shape.fast_steps;
   for (int i = threadIdx.x; i < columns_of(p, segment) * fast; i += blockDim.x) {
     const int column = i / fast, pair = i - column * fast;
     const FastBiasPair b = p.fast_bias[segment.kv_head * fast + pair];
-    const uint16_t* row = q + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
-    tables.fast_products[i] = pair_product<C>(p, row, b.pair, b.low, b.high);
+    const uint16_t* row = first_query<C>(p, segment) + static_cast<ptrdiff_t>(row_of(p, column)) * C.head_dim;
+    const float q1 = unpack_query(row[b.pair], p.q_is_bf16).x,
+                q2 = unpack_query(row[b.pair + C.head_dim / 2], p.q_is_bf16).x;
+    tables.fast_products[i] = pair_product(p, q1, q2, b.low, b.high);
     if (column == 0) tables.fast_freqs[pair] = make_float2(p.fast_freq[pair].turns, p.fast_freq[pair].turns_rest);
   }
 }
@@ -87,34 +79,67 @@ __device__ __forceinline__ uint2 split_f16(float first, float second) {
   return {high, ptx::pack_16bit<false>(first - rounded.x, second - rounded.y)};
 }
 
+// The queries of four pairs of a lane, channels 16 step + 4 quad on and half a head further; zero in unused columns.
+template <DecodeConfig C>
+__device__ __forceinline__ void pair_queries(const DecodeParams& p, const Segment& segment,
+                                             const QueryFragments<C>& queries, int tile, int step, LanePlace at,
+                                             float (&q1)[4], float (&q2)[4]) {
+  constexpr int kHalf = C.head_dim / 2;
+  if constexpr (kHalf % 16 == 0) {  // both are in the lane's fragments, converted without loss
+    const float unit = p.q_is_bf16 ? kQueryUnit : 1.0F;
+    auto unpack = [&](const uint32_t(&b)[2], float(&q)[4]) {
+      const float2 first = unpack_query(b[0], false), second = unpack_query(b[1], false);
+      constexpr bool kEvenOdd = C.key == DType::kI8;
+      q[0] = first.x * unit, q[3] = second.y * unit;
+      q[1] = (kEvenOdd ? second.x : first.y) * unit, q[2] = (kEvenOdd ? first.y : second.x) * unit;
+    };
+    unpack(queries.b[tile][step], q1);
+    unpack(queries.b[tile][step + kHalf / 16], q2);
+  } else {
+    const int column = tile * kColumnsPerTile + at.row, columns = columns_of(p, segment);
+    const uint16_t* row =
+        first_query<C>(p, segment) + static_cast<ptrdiff_t>(row_of(p, min(column, columns - 1))) * C.head_dim;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int pair = min(16 * step + 4 * at.quad + i, kHalf - 1);
+      q1[i] = column < columns ? unpack_query(row[pair], p.q_is_bf16).x : 0.0F;
+      q2[i] = column < columns ? unpack_query(row[pair + kHalf], p.q_is_bf16).x : 0.0F;
+    }
+  }
+}
+
 // The polynomials of one window as the query side of one k-step; key_bias.cc has the key side, powers of x.
 template <DecodeConfig C>
 struct WindowBias {
   uint32_t b[C.column_tiles][2];
 
-  // A quad of lanes takes one column: each lane eight of every 32 pairs, from another one on in every row, so that the
-  // lanes read different banks.
-  __device__ __forceinline__ void make(const DecodeParams& p, const BiasTables& tables, int window, int columns,
-                                       LanePlace at) {
-    constexpr int kWindowKeys = kWindowPages * kPageSize;
+  // A quad of lanes takes one column, each lane the pairs whose channels it holds of the queries anyway. Vector and
+  // frequencies come from shared memory: no load stands between the queries and the first score.
+  __device__ __forceinline__ void make(const DecodeParams& p, const BiasTables& tables, const Segment& segment,
+                                       const QueryFragments<C>& queries, int window, LanePlace at) {
+    constexpr int kWindowKeys = kWindowPages * kPageSize, kPairs = C.head_dim / 2;
     const float middle = static_cast<float>(window * kWindowKeys + kWindowKeys / 2);
-    const int chunks = p.bias_shape.slow_chunks;
+    const int slow = p.bias_shape.slow_pairs(), first_pair = kPairs - slow;
 #pragma unroll
     for (int tile = 0; tile < C.column_tiles; ++tile) {
-      const int column = tile * kColumnsPerTile + at.row;
       float k[kBiasTerms] = {};
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        const float4 f = tables.freqs[chunk * 32 + at.lane];
-        const float2 turned = unit_angle(f.x, f.y, middle);
-        const float2* products = tables.products + (min(column, columns - 1) * chunks + chunk) * 32;
 #pragma unroll
-        for (int step = 0; step < 8; ++step) {
-          const int pair = at.quad * 8 + ((step + at.row) & 7);
-          const float cosine = __shfl_sync(~0U, turned.x, pair), sine = __shfl_sync(~0U, turned.y, pair);
-          const float half = __shfl_sync(~0U, f.z, pair), square = -0.5F * half * half;
-          const float2 cd = products[pair];
-          const float even = cd.x * cosine + cd.y * sine, odd = (cd.y * cosine - cd.x * sine) * half;
+      for (int step = 0; step < (kPairs + 15) / 16; ++step) {
+        if (16 * step + 15 < first_pair) continue;
+        const int pair = 16 * step + 4 * at.quad, slow_pair = pair - first_pair;  // of the lane's four
+        const bool is_slow = slow_pair >= 0 && pair < kPairs;
+        float q1[4], q2[4];
+        pair_queries<C>(p, segment, queries, tile, step, at, q1, q2);
+        const BiasPair* pairs = tables.pairs + segment.kv_head * slow + (is_slow ? slow_pair : 0);
+        const BiasFrequency* freqs = tables.freqs + (is_slow ? slow_pair : 0);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const BiasFrequency f = freqs[i];
+          const float2 angle = unit_angle(f.turns, f.turns_rest, middle);
+          const float2 cd =
+              pair_product(p, is_slow ? q1[i] : 0.0F, is_slow ? q2[i] : 0.0F, pairs[i].low, pairs[i].high);
+          const float half = f.radians_per_half_window, square = -0.5F * half * half;
+          const float even = cd.x * angle.x + cd.y * angle.y, odd = (cd.y * angle.x - cd.x * angle.y) * half;
           k[0] += even;
           k[1] += odd;
           k[2] = fmaf(square, even, k[2]);
@@ -127,7 +152,7 @@ struct WindowBias {
         k[term] += __shfl_xor_sync(~0U, k[term], 1);
         k[term] += __shfl_xor_sync(~0U, k[term], 2);
       }
-      set(k, column < columns, at, b[tile]);
+      set(k, at, b[tile]);
     }
   }
   // Adds the score of the slow pairs on one page.
@@ -140,7 +165,7 @@ struct WindowBias {
 
  private:
   // Columns 2 * quad, + 1, + 8, + 9 of the k-step: the high parts of the terms, the low ones, the high ones, nothing.
-  static __device__ __forceinline__ void set(const float (&k)[kBiasTerms], bool used, LanePlace at, uint32_t (&b)[2]) {
+  static __device__ __forceinline__ void set(const float (&k)[kBiasTerms], LanePlace at, uint32_t (&b)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float parts[2];
@@ -148,7 +173,7 @@ struct WindowBias {
       for (int i = 0; i < 2; ++i) {
         const int place = 2 * at.quad + 8 * half + i, term = place % kBiasTerms;
         const float c = term == 0 ? k[0] : term == 1 ? k[1] : term == 2 ? k[2] : term == 3 ? k[3] : k[4];
-        const uint2 split = split_f16(used && place < 3 * kBiasTerms ? c : 0.0F, 0.0F);
+        const uint2 split = split_f16(place < 3 * kBiasTerms ? c : 0.0F, 0.0F);
         const bool low = place >= kBiasTerms && place < 2 * kBiasTerms;
         parts[i] = unpack_query(low ? split.y : split.x, false).x;
       }
