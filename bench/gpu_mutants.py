@@ -12,15 +12,15 @@ import sys
 import gpu_mutation
 
 FILTER = ("*EveryFormat.AtPageAndSplitEdges/1:*ServedGeometries*:*EveryFeature*/0:*QueriesAnywhere*:*EverySplitOf*:"
-          "*GraphReplays*")
+          "*GraphReplays*:*EverySplitRule*:*SegmentLater*")
 
 # name, file, old text (must occur exactly once), new text, instance that gets it
 MUTANTS = [
-    ("key and value scale swapped", "decode_kernel.cuh", "factor *= __ldg(p.fixed_scales);",
-     "factor *= __ldg(p.fixed_scales + 1);", "e4m3_e4m3_d128"),
+    ("key and value scale swapped", "decode_kernel.cuh", "scales.x = __ldg(p.fixed_scales);",
+     "scales.x = __ldg(p.fixed_scales + 1);", "e4m3_e4m3_d128"),
     ("values read at the keys' width", "decode_kernel.cuh", "add_values<C>(page_at + C.k_block_bytes(),",
      "add_values<C>(page_at + C.v_block_bytes(),", "bf16_e4m3_d128"),
-    ("last partial page treated as full", "decode_kernel.cuh", "const bool at_edge = ",
+    ("last partial page treated as full", "decode_kernel.cuh", "const bool at_edge =",
      "const bool at_edge = false && ", "bf16_e4m3_d128"),
     ("page stride off by one load", "decode_kernel.cuh", "p_.blocks + id * C.block_bytes()",
      "p_.blocks + id * (C.block_bytes() - 16)", "bf16_e4m3_d128"),
@@ -59,6 +59,14 @@ MUTANTS = [
      "fast.turn(p, tables, 1 + (run << p.bias_shape.table_shift),", "i8_e4m3_d128"),
     ("fast pairs of the next head", "window_bias.cuh", "p.fast_bias[segment.kv_head * fast + pair]",
      "p.fast_bias[(1 - segment.kv_head) * fast + pair]", "i8_e4m3_d128"),
+    ("vector of the next head", "window_bias.cuh", "tables.pairs + segment.kv_head * slow",
+     "tables.pairs + (1 - segment.kv_head) * slow", "i8_e4m3_d128"),
+    ("both channels of a pair the same", "window_bias.cuh", "unpack(queries.b[tile][step + kHalf / 16], q2);",
+     "unpack(queries.b[tile][step], q2);", "i8_e4m3_d128"),
+    ("head left from the segment before not finished", "decode_kernel.cuh", "if ((round == 0 ? last : late) < 0) continue;",
+     "if (round == 1 || last < 0) continue;", "bf16_e4m3_d128"),
+    ("slice of a peer taken for another's", "merge.cuh", "is_there ? peers.out[r * slice + e]",
+     "is_there ? peers.out[e]", "bf16_e4m3_d128"),
     ("INT8 offset with the wrong sign", "fragments.cuh", "queries.offset[tile][1] = -kI8Offset",
      "queries.offset[tile][1] = kI8Offset", "i8_e4m3_d128"),
     ("unused value slots not cleared", "fragments.cuh",
