@@ -1,6 +1,7 @@
 // Any bytes as a safetensors file: the reader gives a table whose tensors lie inside the file, or throws Error. Where
 // the table has the three tensors "m.qweight", "m.qzeros" and "m.scales", they are read as an AWQ matrix.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,17 +12,13 @@
 #include "asymkv/base/error.h"
 #include "asymkv/model/awq.h"
 #include "asymkv/model/safetensors.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 namespace {
 
-constexpr int64_t kQ5BlockElems = 32;
-constexpr int64_t kQ5BlockBytes = 22;
-
 const asymkv::SafetensorsEntry* find(const asymkv::SafetensorsHeader& header, const std::string& name) {
-  for (const asymkv::SafetensorsEntry& tensor : header.tensors) {
-    if (tensor.name == name) return &tensor;
-  }
-  return nullptr;
+  const auto it = std::ranges::find(header.tensors, name, &asymkv::SafetensorsEntry::name);
+  return it == header.tensors.end() ? nullptr : &*it;
 }
 
 void read_awq(const asymkv::SafetensorsHeader& header) {
@@ -30,7 +27,8 @@ void read_awq(const asymkv::SafetensorsHeader& header) {
   const asymkv::SafetensorsEntry* scales = find(header, "m.scales");
   if (qweight == nullptr || qzeros == nullptr || scales == nullptr) return;
   const asymkv::AwqMatrix matrix("m", *qweight, *qzeros, *scales, "fuzz");
-  std::vector<std::byte> blocks(static_cast<size_t>(matrix.in() / kQ5BlockElems * kQ5BlockBytes));
+  const asymkv::GgmlTypeTraits& q5_0 = asymkv::ggml_type_traits(asymkv::GgmlType::kQ5_0);
+  std::vector<std::byte> blocks(static_cast<size_t>(matrix.in() / q5_0.block_elems * q5_0.block_bytes));
   for (int64_t row = 0; row < matrix.out(); ++row) matrix.copy_row_as_q5_0(row, blocks);
 }
 

@@ -91,9 +91,10 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
-def pip_download(requirement, folder):
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-               "--only-binary", ":all:", "--dest", str(folder), requirement]
+def pip_download(requirement, folder, form=("--only-binary", ":all:")):
+    """form: pip's options for what to fetch; wheels alone unless it says otherwise."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *form,
+               "--dest", str(folder), requirement]
     try:
         subprocess.run(command, check=True, stdout=sys.stderr)
     except (OSError, subprocess.CalledProcessError) as error:

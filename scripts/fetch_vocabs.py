@@ -11,8 +11,6 @@ the folder vocabs: a second call downloads nothing.
 import argparse
 import pathlib
 import shutil
-import subprocess
-import sys
 import tarfile
 import tempfile
 
@@ -25,12 +23,7 @@ MARK = "/llama.cpp/models/ggml-vocab-"
 
 
 def download(folder):
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-               "--no-binary", "llama-cpp-python", "--dest", str(folder), REQUIREMENT]
-    try:
-        subprocess.run(command, check=True, stdout=sys.stderr)
-    except (OSError, subprocess.CalledProcessError) as error:
-        fetch_model.fail(f"pip could not download {REQUIREMENT} ({error}); check the network and python3-pip")
+    fetch_model.pip_download(REQUIREMENT, folder, form=("--no-binary", "llama-cpp-python"))
     archive = pathlib.Path(folder) / ARCHIVE
     digest = fetch_model.sha256_of(archive)
     if digest != SHA256:

@@ -1,5 +1,4 @@
 #include "asymkv/gate/report.h"
-#include "asymkv/gate/certificate_verify.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "asymkv/base/file.h"
+#include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/judgement_testkit.h"
 #include "asymkv/gate/report_html.h"
 

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/file.h"
 #include "asymkv/model/tokenizer/golden_check.h"
 
 // Vocabularies of published models, with texts and ids, from the source archive of llama-cpp-python
@@ -16,13 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::vector<std::string> read_texts(const fs::path& path) {
-  const std::string all = read_text(path);
+  const std::string all = read_text_file(path);
   const std::string separator = "\n__ggml_vocab_test__\n";
   std::vector<std::string> texts;
   size_t begin = 0;
@@ -34,7 +29,7 @@ std::vector<std::string> read_texts(const fs::path& path) {
 }
 
 std::vector<std::vector<int32_t>> read_ids(const fs::path& path) {
-  std::istringstream all(read_text(path));
+  std::istringstream all(read_text_file(path));
   std::vector<std::vector<int32_t>> ids;
   for (std::string line; std::getline(all, line);) {
     std::istringstream numbers(line);
@@ -43,15 +38,10 @@ std::vector<std::vector<int32_t>> read_ids(const fs::path& path) {
   return ids;
 }
 
-// Path of a vocabulary; empty if it was not fetched.
-fs::path find_vocab(const std::string& name) {
-  return find_test_model("vocabs/ggml-vocab-" + name + ".gguf");
-}
-
 class PublishedVocab : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    path_ = find_vocab(GetParam());
+    path_ = find_test_model(std::string("vocabs/ggml-vocab-") + GetParam() + ".gguf");
     if (path_.empty()) {
       GTEST_SKIP() << "SKIPPED: the vocabularies are not there, get them with scripts/fetch_vocabs.py"
                    << " (ASYMKV_TEST_SKIPPED_ENTIRELY)";

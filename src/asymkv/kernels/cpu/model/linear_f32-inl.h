@@ -7,7 +7,6 @@
 #define ASYMKV_KERNELS_CPU_MODEL_LINEAR_F32_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstdint>
 
 #include "asymkv/kernels/cpu/model/linear_kernels.h"
