@@ -29,14 +29,6 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   print_note(format, std::forward<Args>(args)...);
 }
 
-// "0.0525", "4.43e-06" or, where p is below the range of a double, the same form from its logarithm.
-std::string format_p(const PValue& value) {
-  if (value.p >= 1e-3) return fmt::format("{:.4f}", value.p);
-  if (value.p >= 1e-300) return fmt::format("{:.2e}", value.p);
-  const double exponent = std::floor(value.log10_p);
-  return fmt::format("{:.2f}e{:.0f}", std::pow(10.0, value.log10_p - exponent), exponent);
-}
-
 // Every subcommand: --json, and its options kept alive by the closure that runs it.
 template <typename Options>
 void run_with(CLI::App* leaf, Action& action, const std::shared_ptr<Options>& options, int (*run)(const Options&)) {
@@ -166,7 +158,7 @@ int run_paired(const PairedOptions& options) {
       100.0 * gross.upper, fmt::format("<= {:.4g}", options.limit_pct), stats::verdict_words(gross.verdict));
   say("net change, pp {:+10.4f}  {:+10.4f}  {:+10.4f}  {:>8}   {}\n", 100.0 * net.net_change, 100.0 * net.lower,
       100.0 * net.upper, fmt::format(">= {:.4g}", options.margin_pp), stats::verdict_words(net.verdict));
-  say("exact McNemar, two-sided: p = {}, log10 p = {:.3f}\n\n", format_p(mcnemar), mcnemar.log10_p);
+  say("exact McNemar, two-sided: p = {}, log10 p = {:.3f}\n\n", stats::p_words(mcnemar), mcnemar.log10_p);
   explain_preservation(gross);
   explain_aggregate(net);
   explain_reach(reach, gross);
@@ -286,7 +278,7 @@ Json p_json(const PValue& value) {
 }
 
 void print_p(const PValue& value) {
-  say("           p     log10 p\n{:>12}{:12.4f}\n\n", format_p(value), value.log10_p);
+  say("           p     log10 p\n{:>12}{:12.4f}\n\n", stats::p_words(value), value.log10_p);
 }
 
 int run_mcnemar(const McNemarOptions& options) {
@@ -299,7 +291,7 @@ int run_mcnemar(const McNemarOptions& options) {
   say("If lost and gained were equally likely, a split at least as uneven as {} to {} would come up with probability "
       "{} "
       "(exact, two-sided).\n",
-      options.lost, options.gained, format_p(value));
+      options.lost, options.gained, stats::p_words(value));
   return 0;
 }
 
@@ -327,7 +319,7 @@ int run_sign(const SignOptions& options) {
   print_p(value);
   say("If both signs were equally likely, {} of {} or a split at least as uneven would come up with probability {} "
       "(exact, two-sided).\n",
-      options.positive, options.n, format_p(value));
+      options.positive, options.n, stats::p_words(value));
   return 0;
 }
 
@@ -365,7 +357,7 @@ int run_holm(const HolmOptions& options) {
     const PValue after = {adjusted[i], adjusted_log10[i]};
     const bool small = after.log10_p <= std::log10(0.05);
     rejected += small ? 1 : 0;
-    say("{:>12}{:>12}   {}\n", format_p(values[i]), format_p(after), small ? "differs" : "not shown");
+    say("{:>12}{:>12}   {}\n", stats::p_words(values[i]), stats::p_words(after), small ? "differs" : "not shown");
   }
   say("\n{} of {} hypotheses stand at a family-wise error rate of 5 % (Holm).\n", rejected, values.size());
   return 0;

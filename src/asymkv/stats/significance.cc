@@ -61,6 +61,20 @@ std::vector<size_t> ascending_order(std::span<const double> values) {
 
 }  // namespace
 
+std::string p_words(const PValue& value) {
+  if (value.p >= 1e-3) return fmt::format("{:.4f}", value.p);
+  if (value.p >= 1e-300) return fmt::format("{:.2e}", value.p);
+  if (std::isinf(value.log10_p)) return "0";
+  // Two decimals first, so that 9.999 becomes 1.00 of the next power of ten.
+  double exponent = std::floor(value.log10_p);
+  double hundredths = std::round(100.0 * std::pow(10.0, value.log10_p - exponent));
+  if (hundredths >= 1000.0) {
+    hundredths = 100.0;
+    exponent += 1.0;
+  }
+  return fmt::format("{:.2f}e{:.0f}", hundredths / 100.0, exponent);
+}
+
 PValue mcnemar_exact(int64_t lost, int64_t gained) {
   if (lost < 0 || lost > kMaxCases) throw_usage("lost must be between 0 and {}, but it is {}", kMaxCases, lost);
   if (gained < 0 || gained > kMaxCases) throw_usage("gained must be between 0 and {}, but it is {}", kMaxCases, gained);

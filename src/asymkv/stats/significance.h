@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace asymkv::stats {
@@ -11,6 +12,9 @@ struct PValue {
   double p;
   double log10_p;
 };
+
+// For people: "0.0525", "4.43e-06" or, below the range of a double, the same form from the logarithm ("2.32e-361").
+std::string p_words(const PValue& value);
 
 // Exact McNemar test, two-sided: min(1, 2 P(X <= min(lost, gained))), X ~ Binomial(lost + gained, 1/2). No discordant
 // pair gives p = 1. Throws Error{kUsage} if a count is negative or their sum exceeds kMaxCases.

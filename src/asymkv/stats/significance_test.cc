@@ -32,6 +32,15 @@ TEST(McNemar, LogarithmDoesNotUnderflow) {
   EXPECT_NEAR(mcnemar_exact(kMaxCases, 0).log10_p, (1.0 - 1e9) * std::log10(2.0), 1.0);
 }
 
+TEST(McNemar, WordsNeverSayZero) {
+  EXPECT_EQ(p_words(mcnemar_exact(1199, 0)), "2.32e-361");
+  EXPECT_EQ(p_words(mcnemar_exact(121, 59)), "4.43e-06");
+  EXPECT_EQ(p_words(mcnemar_exact(6, 16)), "0.0525");
+  EXPECT_EQ(p_words({0.0, -360.0001}), "1.00e-360");
+  EXPECT_EQ(p_words({0.0, -360.0}), "1.00e-360");
+  EXPECT_EQ(p_words({0.0, -kInfinity}), "0");  // a zero that was given, as by `stats holm 0`
+}
+
 TEST(McNemar, SidesAreSymmetricAndLogAgrees) {
   for (int64_t n = 0; n <= 140; ++n) {
     for (int64_t lost = 0; lost <= n; ++lost) {
