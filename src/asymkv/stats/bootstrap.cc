@@ -10,34 +10,13 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/stats/internal.h"
+#include "asymkv/stats/random.h"
 
 namespace asymkv::stats {
 namespace {
 
 constexpr int64_t kMaxResamples = 10'000'000;
 constexpr int64_t kResamplesPerTask = 512;  // some tenths of a millisecond of work for a parallel loop's iteration
-
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). One generator per resample, started at a hash of seed and resample
-// index, makes the draws independent of how resamples are spread over threads.
-class SplitMix64 {
- public:
-  SplitMix64(uint64_t seed, uint64_t stream) : state_(mix(mix(seed + kGamma) ^ (stream + 1) * kGamma)) {}
-
-  // Uniform on [0, count): high half of a 128-bit product. The bias is below count / 2^64.
-  uint64_t below(uint64_t count) {
-    state_ += kGamma;
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(mix(state_)) * count) >> 64);
-  }
-
- private:
-  static constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
-  static constexpr uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  uint64_t state_;
-};
 
 void check_input(std::span<const PairedLoss> documents, const BootstrapOptions& options) {
   internal::check_alpha(options.alpha);
