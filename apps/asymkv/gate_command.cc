@@ -1,4 +1,4 @@
-// asymkv gate: print a protocol, write a run's report again, verify a run folder.
+// asymkv gate: print a protocol, write a run's report again, verify a run folder; compare is gate_compare_command.cc.
 
 #include <fmt/format.h>
 
@@ -62,18 +62,8 @@ int print_protocol(const GateOptions& options) {
   return 0;
 }
 
-// A report speaks for its folder, so it is written for one that verifies and for no other.
-FinishedRun require_verified(const std::filesystem::path& folder) {
-  auto [mismatches, finished] = verify_run_folder(folder);
-  std::erase_if(mismatches, is_derived);
-  if (mismatches.empty()) return std::move(finished).value();
-  const Mismatch& first = mismatches.front();
-  throw_bad_input("{} does not verify ({}: {}): nothing was written; asymkv gate verify {} names {}", folder.string(),
-                  first.path, first.recomputed, folder.string(), count_words(std::ssize(mismatches), "mismatch"));
-}
-
 int write_report(const GateOptions& options) {
-  const FinishedRun finished = require_verified(options.folder);
+  const FinishedRun finished = read_verified_run(options.folder);
   write_policy_and_report(finished, options.folder);
   const std::filesystem::path path = options.folder / run_files::kReport;
   if (options.json) {
@@ -129,6 +119,7 @@ void add_gate_command(CLI::App& root, Action& action) {
   verify_command->add_option("DIR", options->folder, "folder of the run")->required();
   verify_command->add_flag("--json", options->json, "one JSON object on stdout");
   verify_command->callback([options, &action] { action = [options] { return verify(*options); }; });
+  add_gate_compare_command(*gate, action);
 }
 
 }  // namespace asymkv::app

@@ -122,5 +122,37 @@ TEST_F(GateCli, FolderWithoutARunIsBadInput) {
   EXPECT_THAT(answer.err, HasSubstr("certificate.json"));
 }
 
+TEST_F(GateCli, CompareTestsArmsOfOneRunAndOfTwo) {
+  Answer answer = run(fmt::format("gate compare '{0}:SD' '{0}:AD' --json", folder_.string()));
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  const Json json = parse_json(answer.out, "stdout");
+  ASSERT_EQ(json.at("rows").size(), 4U);
+  const Json& row = json["rows"][2];
+  EXPECT_EQ(row.at("a"), "SD");
+  EXPECT_EQ(row.at("b"), "AD");
+  EXPECT_EQ(row.at("panel"), "math");
+  EXPECT_EQ(row.at("p"), 1.0);
+  EXPECT_EQ(row.at("verdict"), "no_difference_shown");
+
+  // DIR alone: the seven candidates of the run, the first against each of the others.
+  answer = run(fmt::format("gate compare '{}' --family math --json", folder_.string()));
+  EXPECT_EQ(parse_json(answer.out, "stdout").at("rows").size(), 6U) << answer.err;
+
+  const fs::path other = scratch_ / "other";
+  gate_testkit::RunPlan plan = gate_testkit::fragile_plan();
+  gate_testkit::write_finished_run(plan, Fragility::kFragile, other);
+  answer = run(fmt::format("gate compare '{}:SD' '{}:SD'", folder_.string(), other.string()));
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("tiny-fragile, K8/V8, dynamic scales"));
+  EXPECT_THAT(answer.out, HasSubstr("different"));
+
+  answer = run(fmt::format("gate compare '{}:SD'", folder_.string()));
+  EXPECT_EQ(answer.exit_code, 2);
+  EXPECT_THAT(answer.err, HasSubstr("needs two arms or more"));
+  answer = run(fmt::format("gate compare '{}' --family speed", folder_.string()));
+  EXPECT_EQ(answer.exit_code, 2);
+  EXPECT_THAT(answer.err, HasSubstr("--family must be all, math, retrieval or loss"));
+}
+
 }  // namespace
 }  // namespace asymkv

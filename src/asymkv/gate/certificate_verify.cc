@@ -239,6 +239,16 @@ Verification verify_run_folder(const fs::path& folder) {
   return Verifier(folder).run();
 }
 
+FinishedRun read_verified_run(const fs::path& folder) {
+  auto [mismatches, finished] = verify_run_folder(folder);
+  std::erase_if(mismatches, is_derived);
+  if (mismatches.empty()) return std::move(finished).value();
+  const Mismatch& first = mismatches.front();
+  throw_bad_input("{} does not verify ({}: {}): nothing was written; asymkv gate verify {} names {}", folder.string(),
+                  first.path, first.recomputed, folder.string(),
+                  mismatches.size() == 1 ? "1 mismatch" : fmt::format("{} mismatches", mismatches.size()));
+}
+
 bool is_derived(const Mismatch& mismatch) {
   return mismatch.path == kReport || mismatch.path == kPolicy || mismatch.path.starts_with(fmt::format("{}:", kPolicy));
 }

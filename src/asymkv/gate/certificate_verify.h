@@ -33,6 +33,10 @@ struct Verification {
 // Throws Error{kBadInput} only if the folder has no readable certificate.json.
 Verification verify_run_folder(const std::filesystem::path& folder);
 
+// For what speaks of a finished run: its folder read, judged again, and free of mismatches but derived ones. Throws
+// Error{kBadInput} naming the first mismatch and the command that names them all.
+FinishedRun read_verified_run(const std::filesystem::path& folder);
+
 // Whether the mismatch lies in policy.json or report.html, which follow from the rest and can be written again.
 bool is_derived(const Mismatch& mismatch);
 
