@@ -42,8 +42,11 @@ Element parse_element(const std::string& name, std::string_view text) {
     return std::string(text);
   } else {
     const std::optional<Element> number = parse_option_number<Element>(text);
-    if (!number)
-      throw CLI::ValidationError(name, fmt::format("\"{}\" is no integer of {} bytes", text, sizeof(Element)));
+    if (!number) {
+      const std::string kind =
+          std::is_integral_v<Element> ? fmt::format("integer of {} bytes", sizeof(Element)) : "number";
+      throw CLI::ValidationError(name, fmt::format("\"{}\" is no {}", text, kind));
+    }
     return *number;
   }
 }
@@ -84,6 +87,11 @@ CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::ve
 }
 
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int64_t>& values,
+                             const std::string& help) {
+  return add_list(command, name, values, help);
+}
+
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<double>& values,
                              const std::string& help) {
   return add_list(command, name, values, help);
 }

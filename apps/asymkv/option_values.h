@@ -17,6 +17,8 @@ CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::ve
                              const std::string& help);
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int64_t>& values,
                              const std::string& help);
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<double>& values,
+                             const std::string& help);
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
                              const std::string& help);
 

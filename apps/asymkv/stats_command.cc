@@ -29,13 +29,6 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   print_note(format, std::forward<Args>(args)...);
 }
 
-// Every subcommand: --json, and its options kept alive by the closure that runs it.
-template <typename Options>
-void run_with(CLI::App* leaf, Action& action, const std::shared_ptr<Options>& options, int (*run)(const Options&)) {
-  leaf->add_flag("--json", options->json, "one JSON object on stdout");
-  leaf->callback([&action, options, run] { action = [options, run] { return run(*options); }; });
-}
-
 // ---- stats paired
 
 struct PairedOptions {
@@ -61,7 +54,7 @@ Json paired_json(const PairedAnswer& answer, const PairedOptions& options) {
           {"net_lower_pp", 100.0 * aggregate.lower},
           {"net_upper_pp", 100.0 * aggregate.upper},
           {"alpha", preservation.alpha},
-          {"mcnemar_p", mcnemar.p},
+          {"mcnemar_p", p_number(mcnemar)},
           {"mcnemar_log10_p", mcnemar.log10_p},
           {"preservation", {{"verdict", stats::verdict_name(preservation.verdict)}, {"limit_pct", options.limit_pct}}},
           {"aggregate", {{"verdict", stats::verdict_name(aggregate.verdict)}, {"margin_pp", options.margin_pp}}}};
@@ -274,7 +267,7 @@ struct McNemarOptions {
 };
 
 Json p_json(const PValue& value) {
-  return {{"p", value.p}, {"log10_p", value.log10_p}};
+  return {{"p", p_number(value)}, {"log10_p", value.log10_p}};
 }
 
 void print_p(const PValue& value) {
@@ -348,7 +341,9 @@ int run_holm(const HolmOptions& options) {
   }
   const std::vector<double> adjusted = stats::holm(p), adjusted_log10 = stats::holm_log10(log10_p);
   if (options.json) {
-    print_json({{"adjusted", adjusted}});
+    Json numbers = Json::array();
+    for (size_t i = 0; i < adjusted.size(); ++i) numbers.push_back(p_number({adjusted[i], adjusted_log10[i]}));
+    print_json({{"adjusted", std::move(numbers)}, {"log10_adjusted", adjusted_log10}});
     return 0;
   }
   say("           p    adjusted   at 0.05\n");
@@ -431,6 +426,8 @@ void add_stats_command(CLI::App& root, Action& action) {
   for (const AddCommand add : {add_paired, add_binomial, add_tango, add_mcnemar, add_sign, add_holm, add_bootstrap}) {
     add(*command, action);
   }
+  add_stats_looks_command(*command, action);
+  add_stats_speed_command(*command, action);
 }
 
 }  // namespace asymkv::app

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
@@ -41,19 +42,48 @@ stats::PValue parse_p_value(const std::string& text) {
   throw_usage("'{}' is no p value: give a number between 0 and 1, say 0.031 or 2.3e-361", text);
 }
 
-stats::PairedLoss parse_loss_pair(std::string_view line, const std::string& place) {
-  const std::vector<std::string_view> fields = split(line, " \t\r", false);
-  if (fields.size() != 2) {
-    throw_bad_input("{}: expected two numbers, 'native candidate', but the line has {} fields", place, fields.size());
-  }
-  const auto native = parse_number<double>(fields[0]), candidate = parse_number<double>(fields[1]);
+stats::PairedLoss parse_loss_pair(std::string_view native_text, std::string_view candidate_text,
+                                  const std::string& place) {
+  const auto native = parse_number<double>(native_text), candidate = parse_number<double>(candidate_text);
   if (!native || !(*native >= stats::kMinNativeLoss && *native <= stats::kMaxLoss)) {
-    throw_bad_input("{}: the native loss must be a positive number of nats, but it is '{}'", place, fields[0]);
+    throw_bad_input("{}: the native loss must be a positive number of nats, but it is '{}'", place, native_text);
   }
   if (!candidate || !(*candidate >= 0.0 && *candidate <= stats::kMaxLoss)) {
-    throw_bad_input("{}: the candidate loss must be a number of nats >= 0, but it is '{}'", place, fields[1]);
+    throw_bad_input("{}: the candidate loss must be a number of nats >= 0, but it is '{}'", place, candidate_text);
   }
   return {*native, *candidate};
+}
+
+stats::SpeedBlock parse_speed_block(std::string_view candidate_text, std::string_view control_text,
+                                    const std::string& place) {
+  const auto candidate = parse_number<double>(candidate_text), control = parse_number<double>(control_text);
+  for (const auto& [rate, text] : {std::pair(candidate, candidate_text), std::pair(control, control_text)}) {
+    if (!rate || !(*rate > 0.0 && std::isfinite(*rate))) {
+      throw_bad_input("{}: a rate must be a positive number, but it is '{}'", place, text);
+    }
+  }
+  return {*candidate, *control};
+}
+
+// The two fields of each line that is not empty, parsed with the line's place ("FILE:LINE"). `names` says what they
+// are.
+template <typename Pair>
+std::vector<Pair> read_pairs(const std::filesystem::path& path, std::string_view names,
+                             Pair (*parse)(std::string_view, std::string_view, const std::string&)) {
+  const std::string text = read_text_file(path);
+  std::vector<Pair> pairs;
+  int64_t line_number = 0;
+  for (const std::string_view line : split(text, "\n", true)) {
+    ++line_number;
+    const std::vector<std::string_view> fields = split(line, " \t\r", false);
+    if (fields.empty()) continue;
+    const std::string place = fmt::format("{}:{}", path.string(), line_number);
+    if (fields.size() != 2) {
+      throw_bad_input("{}: expected two numbers, '{}', but the line has {} fields", place, names, fields.size());
+    }
+    pairs.push_back(parse(fields[0], fields[1], place));
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -106,19 +136,22 @@ std::vector<stats::PValue> parse_p_values(const std::vector<std::string>& texts)
 }
 
 std::vector<stats::PairedLoss> read_loss_pairs(const std::filesystem::path& path) {
-  const std::string text = read_text_file(path);
-  std::vector<stats::PairedLoss> pairs;
-  int64_t line_number = 0;
-  for (const std::string_view line : split(text, "\n", true)) {
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    pairs.push_back(parse_loss_pair(line, fmt::format("{}:{}", path.string(), line_number)));
-  }
+  std::vector<stats::PairedLoss> pairs = read_pairs(path, "native candidate", parse_loss_pair);
   if (pairs.size() < 2) {
     throw_bad_input("{}: the bootstrap over documents needs at least 2 pairs, but the file has {}", path.string(),
                     pairs.size());
   }
   return pairs;
+}
+
+std::vector<stats::SpeedBlock> read_speed_blocks(const std::filesystem::path& path) {
+  std::vector<stats::SpeedBlock> blocks = read_pairs(path, "candidate control", parse_speed_block);
+  if (blocks.empty()) throw_bad_input("{}: the file has no block", path.string());
+  return blocks;
+}
+
+Json p_number(const stats::PValue& value) {
+  return value.p > 0.0 || std::isinf(value.log10_p) ? Json(value.p) : Json();
 }
 
 }  // namespace asymkv::app

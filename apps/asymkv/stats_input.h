@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,8 +10,24 @@
 #include "asymkv/stats/bootstrap.h"
 #include "asymkv/stats/intervals.h"
 #include "asymkv/stats/significance.h"
+#include "asymkv/stats/speed.h"
+#include "command.h"
 
 namespace asymkv::app {
+
+// Every subcommand of stats: --json, and its options kept alive by the closure that runs it.
+template <typename Options>
+void run_with(CLI::App* leaf, Action& action, const std::shared_ptr<Options>& options, int (*run)(const Options&)) {
+  leaf->add_flag("--json", options->json, "one JSON object on stdout");
+  leaf->callback([&action, options, run] { action = [options, run] { return run(*options); }; });
+}
+
+// In files of their own.
+void add_stats_looks_command(CLI::App& stats, Action& action);
+void add_stats_speed_command(CLI::App& stats, Action& action);
+
+// p as a JSON number, null where it is too small for a double: its logarithm stands beside it.
+Json p_number(const stats::PValue& value);
 
 // --alpha A, or --divisor D for alpha = 0.05 / D; 0.05 with neither.
 struct AlphaOptions {
@@ -33,5 +50,8 @@ std::vector<stats::PValue> parse_p_values(const std::vector<std::string>& texts)
 // One "native candidate" pair of positive mean losses a line; empty lines are skipped. Throws Error{kBadInput} naming
 // file and line.
 std::vector<stats::PairedLoss> read_loss_pairs(const std::filesystem::path& path);
+
+// One "candidate control" pair of positive rates a line, likewise.
+std::vector<stats::SpeedBlock> read_speed_blocks(const std::filesystem::path& path);
 
 }  // namespace asymkv::app

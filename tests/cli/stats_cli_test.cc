@@ -127,6 +127,9 @@ TEST(StatsCli, ExactTests) {
   EXPECT_EQ(keys(mcnemar), (std::set<std::string>{"p", "log10_p"}));
   EXPECT_NEAR(number(mcnemar, "p"), 0.052479, 5e-7);
   EXPECT_NEAR(number(json_of("stats mcnemar --lost 1199 --gained 0"), "log10_p"), std::log10(2.32) - 361, 1e-3);
+  EXPECT_TRUE(json_of("stats mcnemar --lost 1199 --gained 0")["p"].is_null());
+  EXPECT_TRUE(json_of("stats sign --positive 1200 --n 1200")["p"].is_null());
+  EXPECT_TRUE(json_of("stats paired --n 1319 --lost 1199 --gained 0")["mcnemar_p"].is_null());
   const Json sign = json_of("stats sign --positive 9 --n 10");
   EXPECT_EQ(keys(sign), (std::set<std::string>{"p", "log10_p"}));
   EXPECT_EQ(number(sign, "p"), .021484375);
@@ -134,9 +137,41 @@ TEST(StatsCli, ExactTests) {
 
 TEST(StatsCli, Holm) {
   const Json got = json_of("stats holm 0.01 0.8 2.32e-361 0.02");
-  EXPECT_EQ(keys(got), std::set<std::string>{"adjusted"});
-  EXPECT_EQ(got["adjusted"], (Json{0.03, 0.8, 0.0, 0.04}));
+  EXPECT_EQ(keys(got), (std::set<std::string>{"adjusted", "log10_adjusted"}));
+  EXPECT_EQ(got["adjusted"], (Json{0.03, 0.8, nullptr, 0.04}));  // no double holds 9.28e-361
+  EXPECT_NEAR(got["log10_adjusted"][2].get<double>(), std::log10(9.28) - 361, 1e-9);
+  EXPECT_EQ(json_of("stats holm 0 0.5")["adjusted"], (Json{0.0, 0.5}));  // a zero that was given
   EXPECT_THAT(run("stats holm 2.32e-361 0.5").err, HasSubstr("4.64e-361"));
+}
+
+TEST(StatsCli, Looks) {
+  const Json got = json_of("stats looks --n 1319 --looks 0.5,1 --spending pocock --divisor 8 --loss-pct 0,2");
+  EXPECT_EQ(keys(got), (std::set<std::string>{"alpha", "looks", "expectations"}));
+  ASSERT_EQ(got["looks"].size(), 2U);
+  EXPECT_EQ(got["looks"][0]["cases"], 660);
+  EXPECT_EQ(got["looks"][1]["cases"], 1319);
+  EXPECT_NEAR(got["looks"][0]["level"].get<double>() + got["looks"][1]["level"].get<double>(), 0.05 / 8, 1e-15);
+  ASSERT_EQ(got["expectations"].size(), 2U);
+  EXPECT_EQ(got["expectations"][0]["pass"], 1.0);
+  EXPECT_NEAR(got["expectations"][0]["cases_share"].get<double>(), 660.0 / 1319.0, 1e-12);
+  EXPECT_LE(got["expectations"][1]["pass"].get<double>(), 0.05 / 8);
+  EXPECT_THAT(run("stats looks --n 1319 --looks 1 --divisor 24").err, HasSubstr("12"));
+}
+
+TEST(StatsCli, Speed) {
+  std::string rows;
+  for (int i = 0; i < 9; ++i) rows += "105 100\n";
+  const auto faster = write_pairs("faster", rows + "99 100\n"), tied = write_pairs("tied", "1 1\n2 2\n");
+  const Json got = json_of(fmt::format("stats speed --pairs '{}' --pairs '{}'", faster.string(), tied.string()));
+  ASSERT_EQ(got["decisions"].size(), 2U);
+  EXPECT_EQ(got["decisions"][0]["p_holm"], 2 * .021484375);
+  EXPECT_EQ(got["decisions"][0]["verdict"], "faster");
+  EXPECT_EQ(got["decisions"][1]["ties"], 2);
+  EXPECT_EQ(got["decisions"][1]["verdict"], "not_shown");
+  const std::string one = fmt::format("stats speed --pairs '{}'", faster.string());
+  EXPECT_EQ(json_of(one + " --failed-requests 2")["decisions"][0]["verdict"], "invalid");
+  EXPECT_EQ(json_of(one + " --min-effect-pct 6")["decisions"][0]["verdict"], "not_shown");
+  EXPECT_THAT(run(one).err, HasSubstr("faster ("));
 }
 
 TEST(StatsCli, Bootstrap) {
@@ -164,8 +199,8 @@ TEST(StatsCli, HumanFormSaysWhatItMeans) {
 
 // Every subcommand's help ends in an example that works as printed.
 TEST(StatsCli, HelpHasAnExampleThatRuns) {
-  write_pairs("losses.txt", "3.0 3.01\n2.5 2.49\n");
-  for (const char* name : {"paired", "binomial", "tango", "mcnemar", "holm", "sign", "bootstrap"}) {
+  for (const char* name : {"losses.txt", "blocks.txt"}) write_pairs(name, "3.0 3.01\n2.5 2.49\n");
+  for (const char* name : {"paired", "binomial", "tango", "mcnemar", "holm", "sign", "bootstrap", "looks", "speed"}) {
     const Outcome help = run(fmt::format("stats {} --help", name));
     EXPECT_EQ(help.exit_code, 0);
     const std::string marker = "Example:\n  asymkv ";
@@ -173,8 +208,10 @@ TEST(StatsCli, HelpHasAnExampleThatRuns) {
     ASSERT_NE(at, std::string::npos) << name;
     const size_t begin = at + marker.size();
     std::string example = help.out.substr(begin, help.out.find('\n', begin) - begin);
-    if (const size_t file = example.find("losses.txt"); file != std::string::npos) {
-      example.replace(file, 10, scratch("losses.txt").string());
+    for (const std::string file : {"losses.txt", "blocks.txt"}) {
+      if (const size_t place = example.find(file); place != std::string::npos) {
+        example.replace(place, file.size(), scratch(file).string());
+      }
     }
     EXPECT_FALSE(json_of(example).empty()) << example;
   }
@@ -226,6 +263,14 @@ TEST(StatsCli, BadInputsAreRefusedWithASentence) {
         {"bootstrap --pairs /no/such/file", 3, "/no/such/file"},
         {"bootstrap --pairs /", 3, "/ is not a regular file"},
         {"bootstrap --pairs x --alpha 0.7", 2, "--alpha must lie"},
+        {"looks --n 0", 2, "--n must be between 1"},
+        {"looks --n 9 --looks 0.5,0.5,1", 2, "0.5 follows 0.5"},
+        {"looks --n 3 --looks 0.5,0.6,1", 2, "2 follows 2"},
+        {"looks --n 9 --spending haybittle", 2, "choose obrien-fleming or pocock"},
+        {"looks --n 9 --limit-pct 0", 2, "--limit-pct must lie"},
+        {"speed --pairs /no/such/file", 3, "/no/such/file"},
+        {"speed --pairs x --failed-requests 0,1", 2, "--failed-requests has 2 counts, but --pairs 1 files"},
+        {"speed --pairs x --min-effect-pct -1", 2, "--min-effect-pct must lie"},
         {"bootstrap --pairs x --seed -1", 2, "--seed must be a whole number"}}) {
     for (const char* json : {"", " --json"}) {
       const Outcome got = run(fmt::format("stats {}{}", arguments, json));
@@ -253,6 +298,16 @@ TEST(StatsCli, BadPairFilesAreRefusedByLine) {
   const Outcome few = run(fmt::format("stats bootstrap --pairs '{}' --resamples 10", good.string()));
   EXPECT_EQ(few.exit_code, 2);
   EXPECT_THAT(few.err, HasSubstr("take at least 20"));
+}
+
+TEST(StatsCli, BadBlockFilesAreRefusedByLine) {
+  for (const auto& [text, sentence] :
+       {std::pair("", "the file has no block"), std::pair("1 2\n1\n", ":2: expected two"),
+        std::pair("1 0\n", ":1: a rate must be a positive number, but it is '0'")}) {
+    const Outcome got = run(fmt::format("stats speed --pairs '{}'", write_pairs("bad", text).string()));
+    EXPECT_EQ(got.exit_code, 3) << text;
+    EXPECT_THAT(got.err, HasSubstr(sentence)) << text;
+  }
 }
 
 TEST(StatsCli, UnknownSubcommand) {

@@ -76,13 +76,13 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(sorted(name for name, _ in rows), listed_subcommands("stats"))
         examples = {"paired": "--n 1319 --lost 6 --gained 3 --divisor 24", "binomial": "--k 18 --n 20",
                     "tango": "--table 4,9,3,16", "mcnemar": "--lost 80 --gained 59", "sign": "--positive 9 --n 10",
-                    "holm": "0.01 0.04"}
+                    "holm": "0.01 0.04", "looks": "--n 500", "speed": "--pairs PAIRS",
+                    "bootstrap": "--pairs PAIRS --resamples 1000"}
         for name, fields in rows:
-            arguments = examples.get(name)
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as pairs:
                 pairs.write("2.0 2.01\n2.1 2.1\n")
                 pairs.flush()
-                words = arguments.split() if arguments else ["--pairs", pairs.name, "--resamples", "1000"]
+                words = [pairs.name if word == "PAIRS" else word for word in examples[name].split()]
                 answer = json.loads(asymkv("stats", name, *words, "--json").stdout)
             self.assertEqual(sorted(answer), field_names(fields), name)
 
