@@ -34,13 +34,18 @@ std::vector<LayerScales> select_scales(const CacheRequest& request) {
   return selected;
 }
 
-void check_supported(const Decoder& decoder, const KvGeometry& geometry, const KvFormat& format) {
+void check_supported(const Decoder& decoder, const KvGeometry& geometry, const CacheRequest& request) {
+  const Backends& backends = decoder.backends();
+  if (request.use.control_kernels && backends.control == nullptr) {
+    throw_unsupported("{} has no second attention family beside it to control it with", backends.attention->name());
+  }
+  const AttentionBackend& attention = request.use.control_kernels ? *backends.control : *backends.attention;
   const int64_t group = decoder.config().num_q_heads / decoder.config().num_kv_heads;
   for (const Phase phase : {Phase::kWrite, Phase::kPrefill, Phase::kDecode}) {
-    const Support support = decoder.backends().attention->supports(geometry, format, group, phase);
+    const Support support = attention.supports(geometry, request.format, group, phase);
     if (!support.ok) {
-      throw_unsupported("KV format {} on {}, {}: {}", format.id(), decoder.backends().attention->name(),
-                        phase_name(phase), support.reason);
+      throw_unsupported("KV format {} on {}, {}: {}", request.format.id(), attention.name(), phase_name(phase),
+                        support.reason);
     }
   }
 }
@@ -71,11 +76,12 @@ std::unique_ptr<KvCache> make_cache(const Decoder& decoder, const CacheRequest& 
   }
   const KvGeometry geometry = decoder.kv_geometry(request.page_size);
   const KvLayout layout(geometry, format);
-  check_supported(decoder, geometry, format);
+  check_supported(decoder, geometry, request);
   KvCacheConfig config;
   config.num_layers = decoder.config().num_layers;
   config.num_pages = request.num_pages;
   config.fixed_scales = select_scales(request);
+  config.use = request.use;
   if (format.scale() == ScaleKind::kDynamic) config.scale_source = "dynamic";
   if (format.scale() == ScaleKind::kFixed) config.scale_source = request.scales->source;
   if (format.key.prebias) config.transforms = make_key_transforms(decoder);

@@ -19,11 +19,13 @@ struct CacheRequest {
   int64_t num_pages = 0;
   int64_t page_size = 16;
   const ScaleSet* scales = nullptr;  // needed where a side has fixed scales
+  CacheUse use;
 };
 
 // A cache for this model and format: fixed scales from the set, removed vectors from the key bias. Throws
-// Error{kUnsupported} for bias removal on a model without a key bias and for a format the attention kernels refuse (the
-// kernels' own sentence), Error{kUsage} naming layer and side for a missing fixed scale.
+// Error{kUnsupported} for bias removal on a model without a key bias, for control kernels where the decoder has none
+// and for a format the attention kernels refuse (the kernels' own sentence), Error{kUsage} naming layer and side for a
+// missing fixed scale.
 std::unique_ptr<KvCache> make_cache(const Decoder& decoder, const CacheRequest& request);
 
 }  // namespace asymkv

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -48,14 +49,14 @@ std::unique_ptr<KvCache> make_test_cache(const std::string& kv, ScaleKind scale,
   return make_cache(fragile().decoder, request);
 }
 
+std::vector<float> run_chunk_on(LoadedModel& model, SequencePages& sequence, std::span<const int32_t> tokens,
+                                OwnReads reads) {
+  const ForwardChunk chunk = append_chunk(sequence, tokens, reads);
+  return model.decoder.forward(std::span(&chunk, 1), DType::kBF16);
+}
+
 std::vector<float> run_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads reads) {
-  ForwardChunk chunk;
-  chunk.tokens = tokens;
-  chunk.start_pos = sequence.num_tokens();
-  chunk.targets = {&sequence};
-  chunk.context = &sequence;
-  chunk.own_reads = reads;
-  return fragile().decoder.forward(std::span(&chunk, 1), DType::kBF16);
+  return run_chunk_on(fragile(), sequence, tokens, reads);
 }
 
 // Stored bytes and scales of one sequence in token order.
@@ -94,26 +95,89 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(delta / norm);
 }
 
+// Passes calls on and keeps the queries of the last attend call, row by row, for every sequence in it.
+class SpyAttention final : public AttentionBackend {
+ public:
+  explicit SpyAttention(std::unique_ptr<AttentionBackend> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return inner_->name(); }
+  Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const override {
+    return inner_->supports(geometry, format, group, phase);
+  }
+  void write_kv(const WriteKvParams& params) const override {
+    written += static_cast<int64_t>(params.targets.size());
+    inner_->write_kv(params);
+  }
+  void attend(const AttendParams& params) const override {
+    attended += static_cast<int64_t>(params.sequences.size());
+    queries.clear();
+    for (const AttendSequence& sequence : params.sequences) {
+      const int64_t row = params.num_q_heads * params.k_head_dim;
+      const float* begin = params.q + sequence.query_row * row;
+      queries.emplace_back(begin, begin + sequence.num_queries * row);
+    }
+    inner_->attend(params);
+  }
+
+  mutable int64_t written = 0;   // targets
+  mutable int64_t attended = 0;  // sequences
+  mutable std::vector<std::vector<float>> queries;
+
+ private:
+  std::unique_ptr<AttentionBackend> inner_;
+};
+
+// The fragile model on kernels that are watched, `ref` its control family.
+struct SpiedModel {
+  std::shared_ptr<SpyAttention> attention = std::make_shared<SpyAttention>(make_cpu_attention());
+  std::shared_ptr<SpyAttention> control = std::make_shared<SpyAttention>(make_ref_attention());
+  std::unique_ptr<LoadedModel> model =
+      load_model(source_dir() / "models/probe-fragile", {attention, make_cpu_model_backend(), control});
+
+  std::unique_ptr<KvCache> cache(const std::string& kv, const CacheUse& use) const {
+    CacheRequest request;
+    request.format = parse_kv_format(kv, DType::kBF16, ScaleKind::kDynamic);
+    request.num_pages = 32;
+    request.use = use;
+    return make_cache(model->decoder, request);
+  }
+};
+
 constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
 
-TEST(Engine, SharedPrefillStoresTheSameBytesAsOnePrefillPerFormat) {
-  const std::vector<int32_t> tokens = prompt_tokens(150);
+// One prefill into every format beside one prefill each.
+void expect_shared_prefill(Decoder& decoder, const std::vector<int32_t>& tokens) {
+  const auto make = [&](const char* kv) {
+    CacheRequest request;
+    request.format = parse_kv_format(kv, DType::kBF16, ScaleKind::kDynamic);
+    request.num_pages = 32;
+    return make_cache(decoder, request);
+  };
   std::vector<std::unique_ptr<KvCache>> shared_caches;
   std::vector<SequencePages> shared;
   for (const char* kv : kFormats) {
-    shared_caches.push_back(make_test_cache(kv, ScaleKind::kDynamic, nullptr));
+    shared_caches.push_back(make(kv));
     shared.emplace_back(*shared_caches.back());
   }
   ForwardChunk chunk;
   chunk.tokens = tokens;
   for (SequencePages& sequence : shared) chunk.targets.push_back(&sequence);
-  const std::vector<float> hidden = fragile().decoder.forward(std::span(&chunk, 1), DType::kBF16);
+  const std::vector<float> hidden = decoder.forward(std::span(&chunk, 1), DType::kBF16);
   for (size_t i = 0; i < shared.size(); ++i) {
-    const auto own_cache = make_test_cache(kFormats[i], ScaleKind::kDynamic, nullptr);
+    const auto own_cache = make(kFormats[i]);
     SequencePages own(*own_cache);
-    EXPECT_EQ(run_chunk(own, tokens, OwnReads::kFresh), hidden) << kFormats[i];
+    const ForwardChunk alone = append_chunk(own, tokens, OwnReads::kFresh);
+    EXPECT_EQ(decoder.forward(std::span(&alone, 1), DType::kBF16), hidden) << kFormats[i];
     EXPECT_EQ(stored_bytes(own), stored_bytes(shared[i])) << kFormats[i];
   }
+}
+
+TEST(Engine, SharedPrefillStoresTheSameBytesAsOnePrefillPerFormat) {
+  expect_shared_prefill(fragile().decoder, prompt_tokens(150));
+  const ModelFiles files = open_model(source_dir() / "tests/golden/parity/tiny-qwen2");
+  Decoder qwen2(files.config, *files.weights, cpu_backends());
+  std::vector<int32_t> tokens;
+  while (tokens.size() < 150) tokens.push_back(static_cast<int32_t>(tokens.size() * 37 % 251));
+  expect_shared_prefill(qwen2, tokens);
 }
 
 // A chunk that reads its own keys from storage is what token-by-token decoding is: the loss panel rests on it.
@@ -204,6 +268,94 @@ TEST(Engine, SideBySideDecodingEqualsAlone) {
     EXPECT_EQ(generation.token_ids, slots[i].token_ids);
     EXPECT_NE(fragile().tokenizer.decode(slots[i].token_ids, true).find("#### 9"), std::string::npos);
   }
+}
+
+TEST(CacheUse, QueriesAreRoundedWhereTheyMeetStoredKeysAndNowhereElse) {
+  const SpiedModel spied;
+  const CacheUse use{DType::kE4M3, false};
+  const auto native_cache = spied.cache("native", {});
+  const auto plain_cache = spied.cache("k8v8", {});
+  const auto rounded_cache = spied.cache("k8v8", use);
+  const std::vector<int32_t> tokens = prompt_tokens(40);
+  std::vector<SequencePages> sequences;
+  for (KvCache* cache : {native_cache.get(), plain_cache.get(), rounded_cache.get()}) sequences.emplace_back(*cache);
+  // One shared prefill of fresh keys: its queries are nobody's in particular.
+  ForwardChunk prefill;
+  prefill.tokens = std::span(tokens).first(30);
+  for (SequencePages& sequence : sequences) prefill.targets.push_back(&sequence);
+  spied.model->decoder.forward(std::span(&prefill, 1), DType::kBF16);
+  EXPECT_EQ(stored_bytes(sequences[1]), stored_bytes(sequences[2])) << "the stored bytes do not depend on the use";
+
+  // The last token alone, in a model whose first layer sees the same hidden states in all three.
+  struct FirstLayerQueries : ForwardObserver {
+    std::vector<float> q;
+    void on_layer(const LayerActivations& activations) override {
+      if (activations.layer_idx == spied_layer) q.assign(activations.q.begin(), activations.q.end());
+    }
+    int64_t spied_layer = 3;
+  } observer;
+  std::vector<ForwardChunk> chunks;
+  for (SequencePages& sequence : sequences) {
+    chunks.push_back(append_chunk(sequence, std::span(tokens).subspan(30), OwnReads::kStored));
+  }
+  const std::vector<float> hidden = spied.model->decoder.forward(chunks, DType::kBF16, &observer);
+  const auto dim = static_cast<size_t>(spied.model->config().head_dim);
+  const std::vector<std::vector<float>>& seen = spied.attention->queries;  // of the last layer, as `observer`'s
+  ASSERT_EQ(seen.size(), 3U);
+  const size_t count = seen[0].size();
+  const auto before = [&](size_t i) {
+    return std::vector<float>(observer.q.begin() + static_cast<ptrdiff_t>(i * count),
+                              observer.q.begin() + static_cast<ptrdiff_t>((i + 1) * count));
+  };
+  EXPECT_EQ(seen[0], before(0));
+  EXPECT_EQ(seen[1], before(1));
+  std::vector<float> expected = before(2);
+  for (size_t head = 0; head < count; head += dim) round_row(DType::kE4M3, std::span(expected).subspan(head, dim));
+  EXPECT_NE(expected, before(2));
+  EXPECT_EQ(seen[2], expected);
+
+  const size_t rows = hidden.size() / 3;
+  const auto part = [&](size_t i) { return std::span(hidden).subspan(i * rows, rows); };
+  EXPECT_GT(relative_distance(part(2), part(1)), 1e-3) << "queries in E4M3 change something";
+  SequencePages alone(*native_cache);
+  run_chunk_on(*spied.model, alone, std::span(tokens).first(30), OwnReads::kFresh);
+  const std::vector<float> native = run_chunk_on(*spied.model, alone, std::span(tokens).subspan(30), OwnReads::kStored);
+  EXPECT_TRUE(std::ranges::equal(native, part(0))) << "native does not depend on who is in its batch";
+}
+
+TEST(CacheUse, ControlKernelsWriteAndReadTheirCacheAlone) {
+  const SpiedModel spied;
+  const auto native_cache = spied.cache("native", {});
+  const auto control_cache = spied.cache("native", {std::nullopt, true});
+  const std::vector<int32_t> tokens = prompt_tokens(40);
+  SequencePages native(*native_cache);
+  SequencePages control(*control_cache);
+  ForwardChunk prefill;
+  prefill.tokens = std::span(tokens).first(30);
+  prefill.targets = {&native, &control};
+  spied.model->decoder.forward(std::span(&prefill, 1), DType::kBF16);
+  const int64_t layers = spied.model->config().num_layers;
+  EXPECT_EQ(spied.control->written, layers);
+  EXPECT_EQ(spied.control->attended, 0) << "fresh keys alone touch no cache";
+  EXPECT_EQ(spied.attention->written, layers);
+  EXPECT_EQ(stored_bytes(native), stored_bytes(control));
+  const std::vector<ForwardChunk> chunks = {append_chunk(native, std::span(tokens).subspan(30, 1), OwnReads::kStored),
+                                            append_chunk(control, std::span(tokens).subspan(30, 1), OwnReads::kStored)};
+  const std::vector<float> hidden = spied.model->decoder.forward(chunks, DType::kBF16);
+  EXPECT_EQ(spied.control->attended, layers);
+  EXPECT_EQ(spied.control->written, 2 * layers);
+  const auto half = std::span(hidden).first(hidden.size() / 2);
+  const double distance = relative_distance(std::span(hidden).last(half.size()), half);
+  EXPECT_GT(distance, 0.0) << "other kernels round otherwise";
+  EXPECT_LT(distance, 0.02);
+}
+
+TEST(CacheUse, ControlKernelsAreRefusedWhereThereAreNone) {
+  CacheRequest request;
+  request.format = parse_kv_format("native", DType::kBF16, ScaleKind::kDynamic);
+  request.num_pages = 1;
+  request.use.control_kernels = true;
+  EXPECT_THROW(make_cache(fragile().decoder, request), Error);
 }
 
 TEST(Scales, CalibrationSurvivesItsFileAndRefusesOthers) {

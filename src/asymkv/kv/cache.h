@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,12 +38,20 @@ struct KvLayerView {
   float v_scale(int64_t page, int64_t kv_head, int64_t slot) const;
 };
 
+// How a cache is written and read where that differs from other caches of its format: no part of what is stored.
+struct CacheUse {
+  // 8-bit type that queries are rounded to (round_row) before they meet stored keys; nothing: they stay as they are.
+  std::optional<DType> query_dtype;
+  bool control_kernels = false;  // served by Backends::control instead of Backends::attention
+};
+
 struct KvCacheConfig {
   int64_t num_layers = 0;
   int64_t num_pages = 0;
   std::vector<LayerScales> fixed_scales;  // one a layer if a side has fixed scales, else empty
   std::string scale_source = "none";      // "none", "dynamic", "unit", "checkpoint", "calibrated:SHA256"
   std::vector<KeyTransform> transforms;   // one a layer if the key format removes a vector, else empty
+  CacheUse use;
 };
 
 // Bytes that a cache really holds, term by term; equal to layout.page_bytes() times pages and layers, plus fixed

@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "asymkv/base/error.h"
 
@@ -124,6 +125,14 @@ void decode_row(DType dtype, float scale, const std::byte* in, std::span<float> 
       for (size_t i = 0; i < row.size(); ++i) row[i] = decode_i8(std::to_integer<uint8_t>(in[i])) * scale;
       return;
   }
+}
+
+void round_row(DType dtype, std::span<float> row) {
+  const float scale = dtype_bytes(dtype) == 1 ? dynamic_scale(dtype, row) : 1.0F;
+  std::vector<std::byte> stored(row.size() * static_cast<size_t>(dtype_bytes(dtype)));
+  SideCounters ignored;
+  encode_row(dtype, scale, row, stored.data(), ignored);
+  decode_row(dtype, scale, stored.data(), row);
 }
 
 }  // namespace asymkv

@@ -42,4 +42,7 @@ void encode_row(DType dtype, float scale, std::span<const float> row, std::byte*
 // Reads a row back: decode(code) * scale for 8-bit types.
 void decode_row(DType dtype, float scale, const std::byte* in, std::span<float> row);
 
+// What is left of a row that is stored and read back: an 8-bit type uses the row's own dynamic_scale.
+void round_row(DType dtype, std::span<float> row);
+
 }  // namespace asymkv

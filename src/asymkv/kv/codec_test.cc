@@ -227,5 +227,18 @@ TEST(Codec, WideRowsIgnoreTheScaleAndKeepTheirBits) {
   check(DType::kF32, brains);
 }
 
+TEST(Codec, RoundedRowsAreWhatStorageLeavesOfThem) {
+  // The largest magnitude is 896, so the scale is 2 and the halves are rounded to 4 significant bits, ties to even.
+  std::vector<float> row = {-896.0F, 2.0F, 6.6F, 34.0F, 38.0F, 0.0F, 1000.0F * 0.001F};
+  round_row(DType::kE4M3, row);
+  EXPECT_EQ(row, (std::vector<float>{-896.0F, 2.0F, 6.5F, 32.0F, 40.0F, 0.0F, 1.0F}));
+  std::vector<float> small = {254.0F, 3.1F, -1.0F};  // INT8: scale 2, halves to even integers
+  round_row(DType::kI8, small);
+  EXPECT_EQ(small, (std::vector<float>{254.0F, 4.0F, 0.0F}));
+  std::vector<float> wide = {1.00390625F, -3.0F};  // 1 + 2^-8 lies between two bf16 numbers: to even
+  round_row(DType::kBF16, wide);
+  EXPECT_EQ(wide, (std::vector<float>{1.0F, -3.0F}));
+}
+
 }  // namespace
 }  // namespace asymkv

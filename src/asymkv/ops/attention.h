@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,8 @@ struct AttendSequence {
   const float* fresh_k = nullptr;  // [num_fresh, num_kv_heads, k_head_dim]
   const float* fresh_v = nullptr;  // [num_fresh, num_kv_heads, v_head_dim]
   int64_t num_fresh = 0;
+  // What the caller rounded these queries to before the call; nothing: they are native. For logs: kernels read FP32.
+  std::optional<DType> query_dtype;
 };
 
 struct AttendParams {

@@ -43,6 +43,11 @@ std::vector<float> read_norm(const WeightSource& source, const std::string& name
   return weight;
 }
 
+// Whether a chunk attends to what a cache holds: to earlier tokens, or to its own once they are stored.
+bool reads_stored(const ForwardChunk& chunk) {
+  return chunk.start_pos > 0 || chunk.own_reads == OwnReads::kStored;
+}
+
 void cap_softly(double cap, std::span<float> values) {
   const auto limit = static_cast<float>(cap);
   for (float& value : values) value = limit * std::tanh(value / limit);
@@ -229,28 +234,48 @@ Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
   return batch;
 }
 
-void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+const AttentionBackend& Decoder::attention_of(const KvCache& cache) const {
+  if (!cache.config().use.control_kernels) return *backends_.attention;
+  ASYMKV_CHECK(backends_.control != nullptr, "a cache of the control kernels without such a family");
+  return *backends_.control;
+}
+
+const AttentionBackend& Decoder::reader_of(const ForwardChunk& chunk) const {
+  return reads_stored(chunk) ? attention_of(chunk.context->cache()) : *backends_.attention;
+}
+
+// Rounds the queries of a chunk whose cache asks for it: rows belong to one chunk, so it is done in place.
+AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, int64_t layer_idx,
+                                        Scratch& scratch) const {
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  std::vector<AttendSequence> sequences;
-  for (size_t c = 0; c < batch.chunks.size(); ++c) {
-    const ForwardChunk& chunk = batch.chunks[c];
-    const bool fresh = chunk.own_reads == OwnReads::kFresh;
-    AttendSequence sequence;
-    sequence.query_row = batch.rows[c].begin;
-    sequence.num_queries = batch.rows[c].count;
-    sequence.query_pos = chunk.start_pos;
-    sequence.stored_len = chunk.start_pos + (fresh ? 0 : batch.rows[c].count);
-    if (sequence.stored_len > 0) {
-      sequence.cache = chunk.context->cache().layer(layer_idx);
-      sequence.pages = chunk.context->pages();
-    }
-    if (fresh) {
-      sequence.fresh_k = scratch.fresh_k.data() + sequence.query_row * k_dim;
-      sequence.fresh_v = scratch.fresh_v.data() + sequence.query_row * k_dim;
-      sequence.num_fresh = sequence.num_queries;
-    }
-    sequences.push_back(sequence);
+  const ForwardChunk& chunk = batch.chunks[chunk_idx];
+  const bool fresh = chunk.own_reads == OwnReads::kFresh;
+  AttendSequence sequence;
+  sequence.query_row = batch.rows[chunk_idx].begin;
+  sequence.num_queries = batch.rows[chunk_idx].count;
+  sequence.query_pos = chunk.start_pos;
+  sequence.stored_len = chunk.start_pos + (fresh ? 0 : batch.rows[chunk_idx].count);
+  if (reads_stored(chunk)) {
+    sequence.cache = chunk.context->cache().layer(layer_idx);
+    sequence.pages = chunk.context->pages();
+    sequence.query_dtype = chunk.context->cache().config().use.query_dtype;
   }
+  if (fresh) {
+    sequence.fresh_k = scratch.fresh_k.data() + sequence.query_row * k_dim;
+    sequence.fresh_v = scratch.fresh_v.data() + sequence.query_row * k_dim;
+    sequence.num_fresh = sequence.num_queries;
+  }
+  if (sequence.query_dtype) {
+    for (int64_t r = 0; r < sequence.num_queries * config_.num_q_heads; ++r) {
+      const int64_t at = (sequence.query_row * config_.num_q_heads + r) * config_.head_dim;
+      round_row(*sequence.query_dtype,
+                std::span(scratch.q).subspan(static_cast<size_t>(at), static_cast<size_t>(config_.head_dim)));
+    }
+  }
+  return sequence;
+}
+
+void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
   AttendParams params;
   params.num_q_heads = config_.num_q_heads;
   params.num_kv_heads = config_.num_kv_heads;
@@ -262,36 +287,53 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   params.q = scratch.q.data();
   params.out = scratch.attended.data();
   params.rope = &rope(layer_idx);
-  params.sequences = sequences;
-  backends_.attention->attend(params);
+  for (const AttentionBackend* attention : {backends_.attention.get(), backends_.control.get()}) {
+    std::vector<AttendSequence> sequences;
+    for (size_t c = 0; c < batch.chunks.size(); ++c) {
+      if (&reader_of(batch.chunks[c]) != attention) continue;
+      sequences.push_back(attend_sequence(batch, c, layer_idx, scratch));
+    }
+    params.sequences = sequences;
+    if (!sequences.empty()) attention->attend(params);
+  }
+}
+
+// The targets of a chunk that one family serves, and the chunk's fresh rows where that family is going to read them.
+void Decoder::write_chunk(const Batch& batch, size_t chunk_idx, int64_t layer_idx, const AttentionBackend& attention,
+                          Scratch& scratch) const {
+  const std::vector<float>& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
+  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
+  const ForwardChunk& chunk = batch.chunks[chunk_idx];
+  std::vector<WriteTarget> writes;
+  for (size_t t = 0; t < chunk.targets.size(); ++t) {
+    KvCache& cache = chunk.targets[t]->cache();
+    if (&attention_of(cache) != &attention) continue;
+    writes.push_back({cache.layer(layer_idx), batch.slots[chunk_idx][t], &cache.k_counters(layer_idx),
+                      &cache.v_counters(layer_idx)});
+  }
+  const bool reads = &reader_of(chunk) == &attention;
+  if (writes.empty() && !reads) return;
+  const int64_t begin = batch.rows[chunk_idx].begin;
+  WriteKvParams write;
+  write.num_tokens = batch.rows[chunk_idx].count;
+  write.k = scratch.k.data() + begin * k_dim;
+  write.v = scratch.v.data() + begin * k_dim;
+  write.k_bias = k_bias.empty() ? nullptr : k_bias.data();
+  write.positions =
+      std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
+  write.rope = &rope(layer_idx);
+  write.geometry = kv_geometry(chunk.targets.empty() ? 1 : chunk.targets[0]->cache().layout().geometry().page_size);
+  write.native_dtype = batch.native_dtype;
+  write.targets = writes;
+  write.fresh_k = reads ? scratch.fresh_k.data() + begin * k_dim : nullptr;
+  write.fresh_v = reads ? scratch.fresh_v.data() + begin * k_dim : nullptr;
+  attention.write_kv(write);
 }
 
 void Decoder::write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
-  const std::vector<float>& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
-  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
   for (size_t c = 0; c < batch.chunks.size(); ++c) {
-    const auto& targets = batch.chunks[c].targets;
-    std::vector<WriteTarget> writes;
-    for (size_t t = 0; t < targets.size(); ++t) {
-      KvCache& cache = targets[t]->cache();
-      writes.push_back(
-          {cache.layer(layer_idx), batch.slots[c][t], &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
-    }
-    const int64_t begin = batch.rows[c].begin;
-    WriteKvParams write;
-    write.num_tokens = batch.rows[c].count;
-    write.k = scratch.k.data() + begin * k_dim;
-    write.v = scratch.v.data() + begin * k_dim;
-    write.k_bias = k_bias.empty() ? nullptr : k_bias.data();
-    write.positions =
-        std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
-    write.rope = &rope(layer_idx);
-    write.geometry = kv_geometry(targets.empty() ? 1 : targets[0]->cache().layout().geometry().page_size);
-    write.native_dtype = batch.native_dtype;
-    write.targets = writes;
-    write.fresh_k = scratch.fresh_k.data() + begin * k_dim;
-    write.fresh_v = scratch.fresh_v.data() + begin * k_dim;
-    backends_.attention->write_kv(write);
+    write_chunk(batch, c, layer_idx, *backends_.attention, scratch);
+    if (backends_.control != nullptr) write_chunk(batch, c, layer_idx, *backends_.control, scratch);
   }
 }
 

@@ -20,7 +20,8 @@ enum class OwnReads {
 };
 
 // Consecutive tokens of one sequence in one forward pass. Their keys and values are appended to every target; earlier
-// tokens are read from `context`.
+// tokens are read from `context`, as its CacheUse says. Reads of fresh keys alone touch no cache: they are native, on
+// the decoder's own attention kernels, whatever the targets.
 struct ForwardChunk {
   std::span<const int32_t> tokens;
   int64_t start_pos = 0;                   // position of the first token; equal to num_tokens() of every target
@@ -49,10 +50,12 @@ class ForwardObserver {
   virtual void on_layer(const LayerActivations& activations) = 0;
 };
 
-// Device kernels a decoder runs on; both outlive it.
+// Device kernels a decoder runs on; all outlive it.
 struct Backends {
   std::shared_ptr<const AttentionBackend> attention;
   std::shared_ptr<const ModelBackend> model;
+  // An independent family for caches that ask for it (CacheUse::control_kernels); null: there is none.
+  std::shared_ptr<const AttentionBackend> control = nullptr;
 };
 
 // A pre-norm decoder that follows its ModelConfig layer by layer. Matrices stay in memory as they are stored;
@@ -68,6 +71,8 @@ class Decoder {
   // The table that turns the queries and keys of one layer.
   const RopeTable& rope(int64_t layer_idx) const;
   const Backends& backends() const { return backends_; }
+  // The family that writes this cache and attends to what it stores.
+  const AttentionBackend& attention_of(const KvCache& cache) const;
   KvGeometry kv_geometry(int64_t page_size) const;
   // [num_kv_heads, head_dim] of one layer; empty if the family has no key bias.
   std::span<const float> k_bias(int64_t layer_idx) const;
@@ -99,7 +104,11 @@ class Decoder {
   void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
   void scale_queries(const Batch& batch, Scratch& scratch) const;
   void write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  void write_chunk(const Batch& batch, size_t chunk_idx, int64_t layer_idx, const AttentionBackend& attention,
+                   Scratch& scratch) const;
   void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  AttendSequence attend_sequence(const Batch& batch, size_t chunk_idx, int64_t layer_idx, Scratch& scratch) const;
+  const AttentionBackend& reader_of(const ForwardChunk& chunk) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
   void add_normed(int64_t rows, std::span<const float> norm, Scratch& scratch) const;
   void normalise(int64_t rows, int64_t dim, const float* x, std::span<const float> weight, float* y) const;
