@@ -1,6 +1,7 @@
 #include "run_record.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "asymkv/base/error.h"
@@ -17,19 +18,22 @@ std::vector<std::string>& stored_argv() {
   return argv;
 }
 
-// Kernels that touched caches of exactly this format since `before`, seen from one side.
-std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvFormat& format, const LaunchCounts& before,
+// Kernels that touched caches of exactly this format, served as this one is, since `before`; seen from one side.
+std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvCache& cache, const LaunchCounts& before,
                                      bool key_side) {
+  const KvFormat& format = cache.layout().format();
+  const std::optional<DType>& query = cache.config().use.query_dtype;
+  const std::string query_name = query ? std::string(dtype_name(*query)) : "";
   std::vector<LaunchedKernel> kernels;
   for (const auto& [launch, total] : launches_so_far(model)) {
-    const bool same = launch.key == format.key.id() && launch.value == format.value.id() &&
-                      launch.scale == scale_kind_name(format.scale());
+    const bool same = launch.family == model.decoder.attention_of(cache).name() && launch.key == format.key.id() &&
+                      launch.value == format.value.id() && launch.scale == scale_kind_name(format.scale()) &&
+                      (launch.query == query_name || launch.phase == phase_name(Phase::kWrite));
     const auto earlier = before.find(launch);
     const int64_t count = total - (earlier == before.end() ? 0 : earlier->second);
     if (!same || count == 0) continue;
-    kernels.push_back({std::string(model.decoder.backends().attention->name()),
-                       fmt::format("{}:{}", launch.phase, launch.kernel), key_side ? launch.key : launch.value,
-                       build_id(), count});
+    kernels.push_back({launch.family, launch_instance(launch.phase, launch.kernel, launch.query),
+                       key_side ? launch.key : launch.value, build_id(), count});
   }
   return kernels;
 }
@@ -62,7 +66,7 @@ SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const Reque
   facts.requested = requested_side(requested.kv, key_side);
   facts.resolved = key_side ? format.key.id() : format.value.id();
   facts.allocated = allocated(cache, key_side);
-  facts.launched = launched(model, format, before, key_side);
+  facts.launched = launched(model, cache, before, key_side);
   return facts;
 }
 
@@ -92,8 +96,8 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   }
   record.layout = {cache.layout().id(), cache.layout().geometry().page_size};
   record.device.kind = "cpu";
-  const Backends& backends = model.decoder.backends();
-  record.device.name = fmt::format("{}+{}", backends.attention->name(), backends.model->name());
+  record.device.name =
+      fmt::format("{}+{}", model.decoder.attention_of(cache).name(), model.decoder.backends().model->name());
   record.build = {build_id(), __VERSION__};
   record.argv_sha256 = argv_fingerprint(stored_argv());
   record.started = utc_timestamp(start.clock.start());
@@ -122,8 +126,12 @@ Json make_run_record(const LoadedModel& model, const KvCache& cache, const Reque
 }
 
 LaunchCounts launches_so_far(const LoadedModel& model) {
-  const auto* log = dynamic_cast<const LoggedAttention*>(model.decoder.backends().attention.get());
-  return log == nullptr ? LaunchCounts{} : log->launches();
+  LaunchCounts counts;
+  for (const auto& attention : {model.decoder.backends().attention, model.decoder.backends().control}) {
+    const auto* log = dynamic_cast<const LoggedAttention*>(attention.get());
+    if (log != nullptr) counts.insert(log->launches().begin(), log->launches().end());
+  }
+  return counts;
 }
 
 std::map<ArmId, Record> make_arm_records(const LoadedModel& model, const std::map<ArmId, KvCache*>& caches,

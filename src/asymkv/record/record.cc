@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kUnset = "unset";
 constexpr std::string_view kUnknown = "unknown";
 constexpr std::string_view kOurEngine = "asymkv";
+constexpr std::string_view kQueryMark = " queries=";
 
 Json text_or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
@@ -317,6 +318,17 @@ void add_argument(Sha256& hash, std::string_view argument) {
 }
 
 }  // namespace
+
+std::string launch_instance(std::string_view phase, std::string_view kernel, std::string_view query) {
+  if (query.empty()) return fmt::format("{}:{}", phase, kernel);
+  return fmt::format("{}:{}{}{}", phase, kernel, kQueryMark, query);
+}
+
+bool is_launch_of(std::string_view instance, std::string_view phase, std::string_view query) {
+  if (!instance.starts_with(fmt::format("{}:", phase))) return false;
+  const size_t mark = instance.find(kQueryMark);
+  return query == (mark == std::string_view::npos ? "" : instance.substr(mark + kQueryMark.size()));
+}
 
 std::string SideFacts::effective() const {
   return allocated ? allocated->format : std::string(kUnknown);

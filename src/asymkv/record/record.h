@@ -29,12 +29,17 @@ struct AllocatedSide {
 // A kernel that ran, as this side saw it.
 struct LaunchedKernel {
   std::string family;    // "cpu/avx512", "ref", ...
-  std::string instance;  // "attend_decode<bf16,e4m3,128>"
+  std::string instance;  // launch_instance
   std::string format;    // exact id that the instance reads or writes on this side
   std::string build;     // hash of the kernel build
   int64_t count = 0;     // launches, > 0
   bool operator==(const LaunchedKernel&) const = default;
 };
+
+// "decode:KERNEL", or "decode:KERNEL queries=e4m3" where the queries had been rounded to `query` (empty: native).
+std::string launch_instance(std::string_view phase, std::string_view kernel, std::string_view query);
+// Whether an instance is of that phase with such queries.
+bool is_launch_of(std::string_view instance, std::string_view phase, std::string_view query);
 
 struct SideFacts {
   std::optional<std::string> requested;  // the user's words after parsing

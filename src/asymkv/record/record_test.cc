@@ -294,5 +294,16 @@ TEST(UtcTimestamp, IsRfc3339) {
   EXPECT_EQ(utc_timestamp(std::chrono::system_clock::from_time_t(1795969205)), "2026-11-29T16:20:05Z");
 }
 
+TEST(Record, LaunchInstancesSayWhatQueriesWereRoundedTo) {
+  EXPECT_EQ(launch_instance("decode", "cpu-avx2/decode", ""), "decode:cpu-avx2/decode");
+  const std::string rounded = launch_instance("decode", "cpu-avx2/decode", "e4m3");
+  EXPECT_EQ(rounded, "decode:cpu-avx2/decode queries=e4m3");
+  EXPECT_TRUE(is_launch_of(rounded, "decode", "e4m3"));
+  EXPECT_FALSE(is_launch_of(rounded, "decode", ""));
+  EXPECT_FALSE(is_launch_of(rounded, "write", "e4m3"));
+  EXPECT_TRUE(is_launch_of("decode:cpu-avx2/decode", "decode", ""));
+  EXPECT_FALSE(is_launch_of("decode:cpu-avx2/decode", "decode", "e4m3"));
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -29,6 +29,7 @@ Backends select_backends(std::string_view device, Activations activations) {
     Backends backends;
     backends.model = make_cpu_model_backend(activations);
     backends.attention = std::make_shared<LoggedAttention>(make_attention(device));
+    if (device != "ref") backends.control = std::make_shared<LoggedAttention>(make_ref_attention());
     return backends;
   }
   throw_usage("unknown device \"{}\"; known: cpu, ref, cuda", device);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -12,9 +13,11 @@ namespace asymkv {
 
 // Which kernel touched a cache of which formats, as seen at the call: the `launched` facts of a record.
 struct Launch {
-  std::string key;  // key format id of the cache the call read or wrote
+  std::string family;  // AttentionBackend::name()
+  std::string key;     // key format id of the cache the call read or wrote
   std::string value;
   std::string scale;   // "none", "fixed", "dynamic"
+  std::string query;   // what the call's queries were rounded to, "e4m3"; empty: native, or none (a write)
   std::string phase;   // "write", "decode", "mixed"
   std::string kernel;  // the family's own name for what served it
   auto operator<=>(const Launch&) const = default;
@@ -34,11 +37,12 @@ class LoggedAttention final : public AttentionBackend {
   const std::map<Launch, int64_t>& launches() const { return launches_; }
 
  private:
-  void add_launch(const KvLayout& layout, int64_t group, Phase phase) const;
+  void add_launch(const KvLayout& layout, int64_t group, Phase phase, std::optional<DType> query_dtype) const;
   std::unique_ptr<AttentionBackend> inner_;
   mutable std::map<Launch, int64_t> launches_;
-  // Kernel names are asked for once: (key id, value id, scale, head dim, group, phase) -> entry of launches_.
-  mutable std::map<std::tuple<std::string, std::string, ScaleKind, int64_t, int64_t, Phase>, int64_t*> known_;
+  // Kernel names are asked for once: (key id, value id, scale, head dim, group, phase, query) -> entry of launches_.
+  using KnownKey = std::tuple<std::string, std::string, ScaleKind, int64_t, int64_t, Phase, std::optional<DType>>;
+  mutable std::map<KnownKey, int64_t*> known_;
 };
 
 }  // namespace asymkv
