@@ -87,7 +87,7 @@ ProbeResult prepare_probe(const AdmissionRequest& request, LoadedModel& model) {
   return run_probe(model, make_side_documents(model, texts, request.files, kProbeSeedOffset));
 }
 
-RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& model,
+RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& model, const std::vector<ArmId>& arms,
                           const std::optional<FixedScales>& scales) {
   RunIdentity identity;
   identity.model = model.files.name();
@@ -96,6 +96,9 @@ RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& mo
   identity.tokenizer_sha256 = model.tokenizer.sha256();
   identity.build = build_id();
   identity.worker = fmt::format("{}+{}", request.backends.attention->name(), request.backends.model->name());
+  if (std::ranges::any_of(arms, arm_uses_control_kernels) && request.backends.control != nullptr) {
+    identity.worker += fmt::format("; NR: {}", request.backends.control->name());
+  }
   identity.native_dtype = dtype_name(model.config().native_dtype);
   if (scales) identity.scales_sha256 = scales->set.source.substr(scales->set.source.find(':') + 1);
   return identity;
@@ -159,7 +162,7 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   const auto model = load_model(request.model, request.backends);
   run.arms = choose_arms(request, *model);
   const std::optional<FixedScales> scales = prepare_scales(request, *model, run.arms);
-  run.identity = make_identity(request, *model, scales);
+  run.identity = make_identity(request, *model, run.arms, scales);
   run.cases = make_cases(run.protocol, request.files, case_tokenizer(*model));
 
   EngineRunnerOptions options;

@@ -90,7 +90,8 @@ void add_admit_command(CLI::App& root, Action& action) {
   command->add_option("MODEL", args->request.model, "model folder (safetensors) or .gguf file")->required();
   command->add_option("--protocol", args->protocol, "builtin (embedded models), quick (any model), or a JSON file")
       ->capture_default_str();
-  command->add_option("--arms", args->arms, "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD or fewer; default: the protocol's");
+  command->add_option("--arms", args->arms,
+                      "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD or fewer, and the controls NR, QD; default: the protocol's");
   command->add_option("--out", args->request.folder, "folder of the run; default: asymkv-admit/MODEL");
   command->add_option("--path", args->path, "worker or reference; default: the protocol's");
   command->add_option("--prefill", args->prefill, "shared or per-arm; default: the protocol's");

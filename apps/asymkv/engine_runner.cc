@@ -92,6 +92,7 @@ void EngineRunner::grow_cache(ArmId arm, int64_t num_pages) {
   request.num_pages = num_pages;
   request.page_size = options_.page_size;
   request.scales = options_.scales;
+  request.use = {arm_query_dtype(arm), arm_uses_control_kernels(arm)};
   cache = make_cache(model_.decoder, request);
 }
 

@@ -52,6 +52,35 @@ class AdmitPair(unittest.TestCase):
     def test_fragile(self):
         self.check("fragile")
 
+    def test_controls(self):
+        """NR is served by the reference kernels and answers as N does; QD reads what SD stores with other queries."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = program.write_protocol(folder, program.small_protocol("controls", 6, 12, 4, certifying=False))
+            run = pathlib.Path(folder) / "run"
+            program.run("admit", program.MODELS / "probe-robust", "--protocol", path, "--arms", "N,QD,SD,NR", "--out", run, check=0)
+            self.assertTrue(json.loads(program.run("gate", "verify", run, "--json", check=0).stdout)["ok"])
+            read = lambda name: json.loads((run / name).read_text())
+            arms, record = read("certificate.json")["arms"], read("record.json")["arms"]
+            outcomes = {arm: [json.loads(line) for line in (run / f"outcomes/{arm}.jsonl").read_text().splitlines()] for arm in record}
+        self.assertEqual({arm: facts["format"]["query"] for arm, facts in arms.items()},
+                         {"N": "native", "NR": "native", "SD": "native", "QD": "e4m3"})
+        self.assertEqual({k: v for k, v in arms["QD"]["format"].items() if k != "query"},
+                         {k: v for k, v in arms["SD"]["format"].items() if k != "query"})
+        families = {arm: {launch["family"] for launch in facts["key"]["launched"]} for arm, facts in record.items()}
+        self.assertEqual(families["NR"], {"ref"})
+        for arm in ("N", "N2", "SD", "QD"):
+            self.assertNotIn("ref", families[arm])
+        rounded = {arm: {launch["instance"].endswith(" queries=e4m3") for launch in facts["key"]["launched"]
+                         if launch["instance"].startswith("decode:")} for arm, facts in record.items()}
+        self.assertEqual(rounded, {"N": {False}, "N2": {False}, "NR": {False}, "SD": {False}, "QD": {True}})
+        for native, control in zip(outcomes["N"], outcomes["NR"]):
+            self.assertEqual(native["correct"], control["correct"], native["case"])
+            if native["scored_tokens"]:
+                self.assertAlmostEqual(native["nll"], control["nll"], delta=0.002)
+        losses = lambda arm: [line["nll"] for line in outcomes[arm] if line["scored_tokens"]]
+        self.assertNotEqual(losses("N"), losses("NR"))
+        self.assertNotEqual(losses("SD"), losses("QD"))
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -17,23 +17,26 @@ struct ArmRow {
 };
 
 // In the order of ArmId.
-constexpr std::array<ArmRow, 12> kArms = {{
+constexpr std::array<ArmRow, 14> kArms = {{
     {ArmId::kN, "N", "native", ScaleKind::kNone, "native keys and values"},
     {ArmId::kN2, "N2", "native", ScaleKind::kNone, "native again, cases rotated (noise floor)"},
+    {ArmId::kNR, "NR", "native", ScaleKind::kNone, "native again, independent kernels"},
     {ArmId::kAF, "AF", "k16v8", ScaleKind::kFixed, "K16/V8, fixed scales"},
     {ArmId::kAD, "AD", "k16v8", ScaleKind::kDynamic, "K16/V8, dynamic scales"},
     {ArmId::kRF, "RF", "k8v16", ScaleKind::kFixed, "K8/V16, fixed scales"},
     {ArmId::kRD, "RD", "k8v16", ScaleKind::kDynamic, "K8/V16, dynamic scales"},
     {ArmId::kSF, "SF", "k8v8", ScaleKind::kFixed, "K8/V8, fixed scales"},
     {ArmId::kSD, "SD", "k8v8", ScaleKind::kDynamic, "K8/V8, dynamic scales"},
+    {ArmId::kQD, "QD", "k8v8", ScaleKind::kDynamic, "K8/V8 and queries in FP8, dynamic scales (control)"},
     {ArmId::kPF, "PF", "k8v8-prebias", ScaleKind::kFixed, "K8/V8, key bias removed, fixed scales"},
     {ArmId::kPD, "PD", "k8v8-prebias", ScaleKind::kDynamic, "K8/V8, key bias removed, dynamic scales"},
     {ArmId::kID, "ID", "ki8v8", ScaleKind::kDynamic, "INT8 K/V8, dynamic scales"},
     {ArmId::kJD, "JD", "ki8v8-prebias", ScaleKind::kDynamic, "INT8 K/V8, key bias removed, dynamic scales"},
 }};
 
-constexpr std::array<ArmId, 11> kAskable = {ArmId::kN,  ArmId::kAF, ArmId::kAD, ArmId::kRF, ArmId::kRD, ArmId::kSF,
-                                            ArmId::kSD, ArmId::kPF, ArmId::kPD, ArmId::kID, ArmId::kJD};
+constexpr std::array<ArmId, 13> kAskable = {ArmId::kN,  ArmId::kNR, ArmId::kAF, ArmId::kAD, ArmId::kRF,
+                                            ArmId::kRD, ArmId::kSF, ArmId::kSD, ArmId::kQD, ArmId::kPF,
+                                            ArmId::kPD, ArmId::kID, ArmId::kJD};
 
 const ArmRow& row(ArmId arm) {
   const auto idx = static_cast<size_t>(arm);
@@ -45,6 +48,10 @@ const ArmRow& row(ArmId arm) {
 
 std::span<const ArmId> all_arms() {
   return kAskable;
+}
+
+bool arm_is_control(ArmId arm) {
+  return arm == ArmId::kN || arm == ArmId::kN2 || arm == ArmId::kNR || arm == ArmId::kQD;
 }
 
 std::string_view arm_name(ArmId arm) {
@@ -91,6 +98,19 @@ KvFormat arm_format(ArmId arm, DType native) {
   const ArmRow& r = row(arm);
   // Native has no 8-bit side, so the policy named here is not used.
   return parse_kv_format(r.format, native, r.scale == ScaleKind::kNone ? ScaleKind::kDynamic : r.scale);
+}
+
+std::optional<DType> arm_query_dtype(ArmId arm) {
+  return arm == ArmId::kQD ? std::optional(DType::kE4M3) : std::nullopt;
+}
+
+std::string_view arm_query(ArmId arm) {
+  const std::optional<DType> dtype = arm_query_dtype(arm);
+  return dtype ? dtype_name(*dtype) : "native";
+}
+
+bool arm_uses_control_kernels(ArmId arm) {
+  return arm == ArmId::kNR;
 }
 
 std::string arm_description(ArmId arm) {

@@ -11,17 +11,20 @@
 
 namespace asymkv {
 
-// One column of an admission run: a storage format that answers every case. The letter names the pair of formats, F
-// and D a fixed or dynamic scale. Values are stable: they order every table and file.
+// One column of an admission run: a storage format that answers every case, and how it is read. The letter names the
+// pair of formats, F and D a fixed or dynamic scale. Values are stable: they order every table and file.
 enum class ArmId : uint8_t {
   kN,   // native keys, native values: the control of every comparison
   kN2,  // native once more, cases rotated within each unit: the noise floor, added by the gate, never asked for
+  kNR,  // native from an independent kernel family (the double-precision reference): a second control
   kAF,  // native keys, E4M3 values
   kAD,
   kRF,  // E4M3 keys, native values: the same bytes as A
   kRD,
   kSF,  // E4M3 keys and values
   kSD,
+  kQD,  // as SD, and queries in E4M3 too wherever they meet stored keys: a control. One dynamic scale a query and head;
+        // no QF, since nothing calibrates fixed scales of queries
   kPF,  // E4M3 keys with their constant bias taken out, E4M3 values
   kPD,
   kID,  // INT8 keys (dynamic only), E4M3 values
@@ -30,6 +33,8 @@ enum class ArmId : uint8_t {
 
 // Every arm that a user may ask for, in table order (all but kN2).
 std::span<const ArmId> all_arms();
+// Whether the arm is there to be compared with, never to be served (N, N2, NR, QD).
+bool arm_is_control(ArmId arm);
 
 std::string_view arm_name(ArmId arm);  // "N", "N2", "AF", ...
 // Any arm, N2 included. Throws Error{kUsage} naming the text and the known names.
@@ -41,6 +46,11 @@ std::string join_arms(std::span<const ArmId> arms);
 
 // The format that the arm stores; `native` is the model's own element type.
 KvFormat arm_format(ArmId arm, DType native);
+// What queries are rounded to before they meet the arm's stored keys, by round_row; nothing: they stay native.
+std::optional<DType> arm_query_dtype(ArmId arm);
+std::string_view arm_query(ArmId arm);  // the same in words: "native", "e4m3"
+// Whether the arm's cache is written and read by the worker's second, independent kernel family (NR).
+bool arm_uses_control_kernels(ArmId arm);
 // "K16/V8, dynamic scales", for tables.
 std::string arm_description(ArmId arm);
 

@@ -70,7 +70,10 @@ Json loss_to_json(const LossJudgement& judgement) {
 
 Json format_to_json(ArmId arm, DType native) {
   const KvFormat format = arm_format(arm, native);
-  return {{"key", format.key.id()}, {"value", format.value.id()}, {"scale", scale_kind_name(format.scale())}};
+  return {{"key", format.key.id()},
+          {"value", format.value.id()},
+          {"scale", scale_kind_name(format.scale())},
+          {"query", arm_query(arm)}};
 }
 
 Json identity_to_json(const RunIdentity& identity) {

@@ -54,28 +54,38 @@ Record expected_record(const Record& recorded, ArmId arm, const Run& run) {
   return record;
 }
 
-// One decode launch a layer for every generated token but the first, over all arms of one format: N and N2 share
-// theirs.
+// Whether the launches of two arms cannot be told apart: N's and N2's.
+bool share_launches(ArmId a, ArmId b, DType native) {
+  return arm_format(a, native) == arm_format(b, native) && arm_query_dtype(a) == arm_query_dtype(b) &&
+         arm_uses_control_kernels(a) == arm_uses_control_kernels(b);
+}
+
+// One decode launch a layer for every generated token but the first, over all arms that share them.
 int64_t needed_decodes(ArmId arm, const Run& run) {
   const DType native = parse_dtype(run.identity.native_dtype);
   int64_t tokens = 0;
   for (size_t i = 0; i < run.arms.size(); ++i) {
-    if (arm_format(run.arms[i], native) != arm_format(arm, native)) continue;
+    if (!share_launches(run.arms[i], arm, native)) continue;
     for (const Outcome& outcome : run.outcomes[i]) tokens += std::max<int64_t>(outcome.tokens - 1, 0);
   }
   return tokens * run.cache.num_layers;
 }
 
-int64_t recorded_decodes(const SideFacts& side) {
+// Decode launches with the arm's own queries, by a family that may serve it.
+int64_t recorded_decodes(const SideFacts& side, ArmId arm, const Run& run) {
+  const std::string_view query = arm_query_dtype(arm) ? arm_query(arm) : "";
   int64_t count = 0;
-  for (const LaunchedKernel& kernel : side.launched) count += kernel.instance.starts_with("decode:") ? kernel.count : 0;
+  for (const LaunchedKernel& kernel : side.launched) {
+    const bool own_family = !arm_uses_control_kernels(arm) || run.identity.worker.ends_with("; NR: " + kernel.family);
+    if (own_family && is_launch_of(kernel.instance, "decode", query)) count += kernel.count;
+  }
   return count;
 }
 
-void check_side(const SideFacts& side, const std::string& at, int64_t needed, const Run& run,
-                std::vector<Mismatch>& found) {
+void check_side(const SideFacts& side, const std::string& at, ArmId arm, const Run& run, std::vector<Mismatch>& found) {
+  const int64_t needed = needed_decodes(arm, run);
   if (!side.attested()) found.push_back({at + ".attested", "false", "true: kernels ran on the stored format alone"});
-  if (const int64_t recorded = recorded_decodes(side); recorded < needed) {
+  if (const int64_t recorded = recorded_decodes(side, arm, run); recorded < needed) {
     found.push_back({at + ".launched", fmt::format("{} decode launches", recorded),
                      fmt::format("the answers took {} or more", needed)});
   }
@@ -99,9 +109,8 @@ std::vector<Mismatch> check_record(const AdmissionRecord& record, const Run& run
     }
     const Json expected = record_to_json(expected_record(facts->second, arm, run));
     std::ranges::move(json_differences(record_to_json(facts->second), expected, at), std::back_inserter(found));
-    const int64_t needed = needed_decodes(arm, run);
-    check_side(facts->second.key, at + ".key", needed, run, found);
-    check_side(facts->second.value, at + ".value", needed, run, found);
+    check_side(facts->second.key, at + ".key", arm, run, found);
+    check_side(facts->second.value, at + ".value", arm, run, found);
   }
   for (const auto& [arm, facts] : record.arms) {
     if (std::ranges::find(run.arms, arm) != run.arms.end()) continue;

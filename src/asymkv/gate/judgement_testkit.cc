@@ -199,7 +199,11 @@ AdmissionRecord make_record(const Run& run) {
     Record& facts = record.arms[arm];
     facts.key = make_side(format.key.id(), format.key.scale, page.k_payload, page.k_scales);
     facts.value = make_side(format.value.id(), format.value.scale, page.v_payload, page.v_scales);
-    for (SideFacts* side : {&facts.key, &facts.value}) side->launched[0].build = run.identity.build;
+    for (SideFacts* side : {&facts.key, &facts.value}) {
+      side->launched[0].build = run.identity.build;
+      if (arm_query_dtype(arm)) side->launched[0].instance = launch_instance("decode", "fake", arm_query(arm));
+      if (arm_uses_control_kernels(arm)) side->launched[0].family = "ref";
+    }
     facts.model = {run.identity.model,         "",
                    run.identity.model_sha256,  run.identity.tokenizer_sha256,
                    run.identity.config_sha256, run.identity.native_dtype};
@@ -266,8 +270,8 @@ ProbeResult make_probe(Fragility verdict, int64_t num_layers) {
 }
 
 ArmBytes make_bytes() {
-  return {{ArmId::kN, 2048},  {ArmId::kAF, 1536}, {ArmId::kAD, 1552}, {ArmId::kRF, 1536},
-          {ArmId::kRD, 1552}, {ArmId::kSF, 1024}, {ArmId::kSD, 1056}, {ArmId::kPF, 1024},
+  return {{ArmId::kN, 2048},  {ArmId::kNR, 2048}, {ArmId::kQD, 1056}, {ArmId::kAF, 1536}, {ArmId::kAD, 1552},
+          {ArmId::kRF, 1536}, {ArmId::kRD, 1552}, {ArmId::kSF, 1024}, {ArmId::kSD, 1056}, {ArmId::kPF, 1024},
           {ArmId::kPD, 1056}, {ArmId::kID, 1056}, {ArmId::kJD, 1056}};
 }
 
@@ -279,7 +283,9 @@ RunPlan pair_plan(const std::string& model) {
   plan.identity = test_identity();
   plan.identity.model = model;
   plan.native_correct = {{"math", 330}};
-  for (const ArmId arm : all_arms()) plan.arms[arm] = {{}, 0.00004};
+  for (const ArmId arm : all_arms()) {
+    if (!arm_is_control(arm)) plan.arms[arm] = {{}, 0.00004};
+  }
   plan.arms[ArmId::kN2] = {};
   return plan;
 }

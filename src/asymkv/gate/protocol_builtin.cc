@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/json.h"
@@ -43,8 +45,8 @@ Protocol make_builtin() {
   loss.scored_tokens = 512;
   loss.cases_per_unit = 4;
   p.loss = {loss};
-  const auto arms = all_arms();
-  p.default_arms.assign(arms.begin(), arms.end());
+  p.default_arms = {ArmId::kN};
+  std::ranges::remove_copy_if(all_arms(), std::back_inserter(p.default_arms), arm_is_control);
   return p;
 }
 

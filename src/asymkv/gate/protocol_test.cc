@@ -11,9 +11,10 @@ using test::expect_error;
 
 TEST(Arm, NamesRoundTripAndFormatsAreThoseOfTheLetters) {
   const std::vector<std::pair<std::string, std::string>> expected = {
-      {"N", "bf16/bf16"},          {"AF", "bf16/e4m3"}, {"AD", "bf16/e4m3"},      {"RF", "e4m3/bf16"},
-      {"RD", "e4m3/bf16"},         {"SF", "e4m3/e4m3"}, {"SD", "e4m3/e4m3"},      {"PF", "e4m3-prebias/e4m3"},
-      {"PD", "e4m3-prebias/e4m3"}, {"ID", "i8/e4m3"},   {"JD", "i8-prebias/e4m3"}};
+      {"N", "bf16/bf16"},       {"NR", "bf16/bf16"},         {"AF", "bf16/e4m3"},         {"AD", "bf16/e4m3"},
+      {"RF", "e4m3/bf16"},      {"RD", "e4m3/bf16"},         {"SF", "e4m3/e4m3"},         {"SD", "e4m3/e4m3"},
+      {"QD", "e4m3/e4m3"},      {"PF", "e4m3-prebias/e4m3"}, {"PD", "e4m3-prebias/e4m3"}, {"ID", "i8/e4m3"},
+      {"JD", "i8-prebias/e4m3"}};
   ASSERT_EQ(all_arms().size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     const ArmId arm = all_arms()[i];
@@ -21,12 +22,15 @@ TEST(Arm, NamesRoundTripAndFormatsAreThoseOfTheLetters) {
     EXPECT_EQ(parse_arm(expected[i].first), arm);
     const KvFormat format = arm_format(arm, DType::kBF16);
     EXPECT_EQ(format.id(), expected[i].second);
-    const ScaleKind scale = arm == ArmId::kN                  ? ScaleKind::kNone
+    const ScaleKind scale = expected[i].first[0] == 'N'       ? ScaleKind::kNone
                             : expected[i].first.back() == 'F' ? ScaleKind::kFixed
                                                               : ScaleKind::kDynamic;
     EXPECT_EQ(format.scale(), scale) << expected[i].first;
     EXPECT_EQ(arm_needs_fixed_scales(arm), scale == ScaleKind::kFixed);
     EXPECT_EQ(arm_needs_key_bias(arm), format.key.prebias);
+    EXPECT_EQ(arm_query(arm), expected[i].first == "QD" ? "e4m3" : "native");
+    EXPECT_EQ(arm_uses_control_kernels(arm), expected[i].first == "NR");
+    EXPECT_EQ(arm_is_control(arm), expected[i].first[0] == 'N' || expected[i].first[0] == 'Q');
   }
   EXPECT_EQ(arm_format(ArmId::kN2, DType::kF16).id(), "f16/f16");
   EXPECT_EQ(arm_format(ArmId::kAD, DType::kF32).id(), "f32/e4m3");
@@ -48,6 +52,7 @@ TEST(Arm, EqualBytesPartnersExchangeTheSides) {
 TEST(Arm, ListsAreSortedAndRefuseNonsense) {
   EXPECT_EQ(join_arms(parse_arms("SD,N,AD")), "N,AD,SD");
   EXPECT_EQ(join_arms(parse_arms("N")), "N");
+  EXPECT_EQ(join_arms(parse_arms("QD,SD,NR,N")), "N,NR,SD,QD");
   expect_error([] { parse_arms("AD,SD"); }, ErrorCode::kUsage, "lack N");
   expect_error([] { parse_arms("N,AD,AD"); }, ErrorCode::kUsage, "AD is named twice");
   expect_error([] { parse_arms("N,XD"); }, ErrorCode::kUsage, "unknown arm \"XD\"");
@@ -74,6 +79,7 @@ TEST(Protocol, BuiltinCountsAreWhatAPerfectCandidateNeeds) {
   const double alpha = p.alpha_per_bound();
   EXPECT_EQ(p.protocol_class, ProtocolClass::kCertifying);
   EXPECT_GE(p.divisor, std::ssize(p.default_arms) - 1);
+  EXPECT_EQ(std::ranges::count_if(p.default_arms, arm_is_control), 1) << "N alone: other controls are asked for";
   EXPECT_EQ(stats::most_losses_for_limit(p.math->count, p.margins.preservation_limit, alpha), 0);
   for (const RetrievalPanel& panel : p.retrieval) {
     EXPECT_EQ(stats::most_losses_for_limit(panel.count, panel.limit, alpha), 0) << panel.name();

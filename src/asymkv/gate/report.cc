@@ -192,6 +192,7 @@ std::string format_words(ArmId arm, const RunIdentity& identity) {
   const KvFormat format = arm_format(arm, parse_dtype(identity.native_dtype));
   std::string words = fmt::format("keys {}, values {}", format.key.id(), format.value.id());
   if (format.scale() != ScaleKind::kNone) words += fmt::format(", {} scales", scale_kind_name(format.scale()));
+  if (arm_query_dtype(arm)) words += fmt::format(", queries {}", arm_query(arm));
   return words;
 }
 

@@ -24,7 +24,7 @@ struct RunIdentity {
   std::string config_sha256;  // model configuration
   std::string tokenizer_sha256;
   std::string build;          // build hash of the program
-  std::string worker;         // "cpu/avx512", ...: backend and kernel family
+  std::string worker;         // "cpu-avx512+cpu": attention and model kernels; with an arm NR "...; NR: ref"
   std::string native_dtype;   // "bf16", "f16", "f32"
   std::string scales_sha256;  // of the fixed scales file; empty if no arm needs one
   bool operator==(const RunIdentity&) const = default;
