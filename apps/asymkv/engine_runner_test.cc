@@ -1,0 +1,116 @@
+// The gate's runner on the embedded fragile model, with the kernels that serve.
+
+#include "engine_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "asymkv/runtime/backends.h"
+
+namespace asymkv::app {
+namespace {
+
+LoadedModel& fragile() {
+  const char* folder = std::getenv("ASYMKV_SOURCE_DIR");
+  static const std::unique_ptr<LoadedModel> model = load_model(
+      std::filesystem::path(folder == nullptr ? "." : folder) / "models/probe-fragile", select_backends("cpu"));
+  return *model;
+}
+
+std::string text_of(int64_t seed, size_t size) {
+  std::string text = "The secret code for amber falcon is 48213. ";
+  while (text.size() < size) text += "The old farmer sold " + std::to_string(seed++) + " baskets of apples. ";
+  text.resize(size);
+  return text;
+}
+
+const ScaleSet& scales() {
+  static const ScaleSet set = calibrate_scales(fragile(), {{fragile().tokenizer.encode(text_of(7, 200))}});
+  return set;
+}
+
+// Three prompts of different lengths, answered by every arm that can be asked for.
+Unit prompt_unit() {
+  Unit unit;
+  unit.kind = PanelKind::kRetrieval;
+  for (int64_t i = 0; i < 3; ++i) {
+    Case item;
+    item.context = text_of(i, 150 + 21 * static_cast<size_t>(i));
+    item.question = "\nQuestion: What is the secret code for amber falcon?\nAnswer:";
+    unit.cases.push_back(item);
+  }
+  for (const ArmId arm : all_arms()) unit.slots.push_back({arm, {0, 1, 2}});
+  unit.generation = {6, {}};
+  return unit;
+}
+
+Unit loss_unit() {
+  Unit unit = prompt_unit();
+  unit.kind = PanelKind::kLoss;
+  for (Case& item : unit.cases) {
+    item.question.clear();
+    item.length = 140;
+    item.scored_tokens = 40;
+  }
+  return unit;
+}
+
+// Every byte of every plane of a cache, unwritten ones included.
+std::string all_bytes(KvCache& cache) {
+  std::string bytes;
+  const auto put = [&bytes](const void* data, int64_t size) {
+    bytes.append(static_cast<const char*>(data), static_cast<size_t>(size));
+  };
+  const KvLayout& layout = cache.layout();
+  for (int64_t layer = 0; layer < cache.config().num_layers; ++layer) {
+    const KvLayerView view = cache.layer(layer);
+    put(view.k_plane, layout.k_plane_bytes(view.num_pages));
+    put(view.v_plane, layout.v_plane_bytes(view.num_pages));
+    if (layout.has_k_scales()) put(view.k_scales, layout.k_scale_plane_bytes(view.num_pages));
+    if (layout.has_v_scales()) put(view.v_scales, layout.v_scale_plane_bytes(view.num_pages));
+  }
+  return bytes;
+}
+
+void expect_equal(const std::vector<RawOutcome>& a, const std::vector<RawOutcome>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].case_idx, b[i].case_idx);
+    EXPECT_EQ(a[i].arm, b[i].arm);
+    EXPECT_EQ(a[i].failure, b[i].failure);
+    EXPECT_EQ(a[i].text, b[i].text);
+    EXPECT_EQ(a[i].tokens, b[i].tokens);
+    EXPECT_EQ(a[i].nll, b[i].nll);
+  }
+}
+
+class EngineRunnerUnits : public testing::TestWithParam<PanelKind> {};
+
+TEST_P(EngineRunnerUnits, SharedAndPerArmPrefillStoreTheSameBytes) {
+  const Unit unit = GetParam() == PanelKind::kLoss ? loss_unit() : prompt_unit();
+  EngineRunnerOptions options;
+  options.scales = &scales();
+  EngineRunner shared(fragile(), options);
+  options.prefill = Prefill::kPerArm;
+  EngineRunner per_arm(fragile(), options);
+  expect_equal(shared.run_unit(unit), per_arm.run_unit(unit));
+  const std::map<ArmId, KvCache*> caches = shared.caches();
+  ASSERT_EQ(caches.size(), all_arms().size());
+  for (const auto& [arm, cache] : caches) {
+    const std::string bytes = all_bytes(*cache);
+    EXPECT_NE(bytes.find_first_not_of('\xff'), std::string::npos) << arm_name(arm);
+    EXPECT_TRUE(bytes == all_bytes(*per_arm.caches().at(arm))) << arm_name(arm) << " stores other bytes";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Panels, EngineRunnerUnits, testing::Values(PanelKind::kRetrieval, PanelKind::kLoss),
+                         [](const testing::TestParamInfo<PanelKind>& param) {
+                           return std::string(panel_kind_name(param.param));
+                         });
+
+}  // namespace
+}  // namespace asymkv::app
