@@ -177,7 +177,9 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   ProbeResult probe = prepare_probe(request, *model);
   print_note("probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict), probe.mean_logit_noise);
   AdmissionRecorder recorder(runner, *model, run, clock);
-  const RunSummary summary = run_panels(run, recorder);
+  // Processor time says little where another processor computes.
+  CostMeter meter(recorder, request.backends.attention->name().starts_with("cuda") ? wall_seconds : processor_seconds);
+  const RunSummary summary = run_panels(run, meter);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
 
   const FinishedRun finished = finish_run(read_run(run.folder), std::move(probe), read_admission_record(run.folder));
@@ -185,6 +187,7 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
   AdmissionResult result = write_results(finished, run.folder);
   result.seconds = clock.seconds();
+  if (request.measure_cost) result.cost = meter.against_native(runner);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include "asymkv/gate/policy.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/model/forward/decoder.h"
+#include "run_cost.h"
 
 namespace asymkv::app {
 
@@ -20,6 +21,7 @@ struct AdmissionRequest {
   std::filesystem::path scales_file;  // empty: calibrated on texts of the protocol's kind
   PolicyMode mode = PolicyMode::kKnee;
   bool resume = false;
+  bool measure_cost = false;  // run native alone once more, and compare
   Backends backends;
 };
 
@@ -30,7 +32,8 @@ struct AdmissionResult {
   Json certificate;
   Json policy;
   std::string table;
-  double seconds = 0;
+  std::vector<PanelCost> cost;  // where it was measured
+  double seconds = 0;           // without that
 };
 
 // The whole job: takes the folder, loads the model, probes it, runs the panels (resumable, record.json growing with

@@ -35,14 +35,16 @@ Json answer_json(const AdmissionResult& result) {
   for (const auto& [name, arm] : result.certificate.at("arms").items()) {
     arms[name] = {{"vs", arm.value("vs", Json::object())}, {"panels", arm.value("panels", Json::object())}};
   }
-  return {{"model", result.model},
-          {"probe", result.certificate.at("probe")},
-          {"noise_floor", result.certificate.at("noise_floor")},
-          {"arms", std::move(arms)},
-          {"policy", result.policy},
-          {"certificate", (result.folder / run_files::kCertificate).string()},
-          {"report", (result.folder / run_files::kReport).string()},
-          {"seconds", result.seconds}};
+  Json answer = {{"model", result.model},
+                 {"probe", result.certificate.at("probe")},
+                 {"noise_floor", result.certificate.at("noise_floor")},
+                 {"arms", std::move(arms)},
+                 {"policy", result.policy},
+                 {"certificate", (result.folder / run_files::kCertificate).string()},
+                 {"report", (result.folder / run_files::kReport).string()},
+                 {"seconds", result.seconds}};
+  if (!result.cost.empty()) answer["cost"] = cost_to_json(result.cost);
+  return answer;
 }
 
 int run(const AdmitArguments& args) {
@@ -59,7 +61,7 @@ int run(const AdmitArguments& args) {
   if (args.json) {
     print_json(answer_json(result));
   } else {
-    fmt::print("{}", result.table);
+    fmt::print("{}{}", result.table, cost_lines(result.cost));
     fmt::print("certificate: {}\nreport:      {}\n", (result.folder / run_files::kCertificate).string(),
                (result.folder / run_files::kReport).string());
   }
@@ -98,6 +100,8 @@ void add_admit_command(CLI::App& root, Action& action) {
   command->add_option("--policy-mode", args->mode, "knee or certified")->capture_default_str();
   command->add_option("--require", args->require_tier, "exit 1 unless this tier was reached: K16/V8 or K8/V8");
   command->add_flag("--resume", args->request.resume, "go on with the run in --out");
+  command->add_flag("--measure-cost", args->request.measure_cost,
+                    "afterwards run native alone, in batches of several sizes, and say what all arms cost beside it");
   add_file_options(*command, args->request);
   command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
   command->add_flag("--json", args->json, "one JSON object on stdout");

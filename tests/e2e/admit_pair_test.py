@@ -55,9 +55,10 @@ class AdmitPair(unittest.TestCase):
     def test_controls(self):
         """NR is served by the reference kernels and answers as N does; QD reads what SD stores with other queries."""
         with tempfile.TemporaryDirectory() as folder:
-            path = program.write_protocol(folder, program.small_protocol("controls", 6, 12, 4, certifying=False))
+            path = program.write_protocol(folder, program.small_protocol("controls", 4, 6, 2, certifying=False))
             run = pathlib.Path(folder) / "run"
-            program.run("admit", program.MODELS / "probe-robust", "--protocol", path, "--arms", "N,QD,SD,NR", "--out", run, check=0)
+            result = program.run("admit", program.MODELS / "probe-robust", "--protocol", path, "--arms", "N,QD,SD,NR", "--out", run,
+                                 "--measure-cost", "--json", check=0)
             self.assertTrue(json.loads(program.run("gate", "verify", run, "--json", check=0).stdout)["ok"])
             read = lambda name: json.loads((run / name).read_text())
             arms, record = read("certificate.json")["arms"], read("record.json")["arms"]
@@ -74,12 +75,19 @@ class AdmitPair(unittest.TestCase):
                          if launch["instance"].startswith("decode:")} for arm, facts in record.items()}
         self.assertEqual(rounded, {"N": {False}, "N2": {False}, "NR": {False}, "SD": {False}, "QD": {True}})
         for native, control in zip(outcomes["N"], outcomes["NR"]):
-            self.assertEqual(native["correct"], control["correct"], native["case"])
+            self.assertEqual(native["correct"], control["correct"], native["case_id"])
             if native["scored_tokens"]:
                 self.assertAlmostEqual(native["nll"], control["nll"], delta=0.002)
         losses = lambda arm: [line["nll"] for line in outcomes[arm] if line["scored_tokens"]]
         self.assertNotEqual(losses("N"), losses("NR"))
         self.assertNotEqual(losses("SD"), losses("QD"))
+        cost = json.loads(result.stdout)["cost"]
+        self.assertEqual(list(cost), ["loss-1024", "math", "retrieval-1024"])
+        for panel, figures in cost.items():
+            self.assertEqual(figures["arms"], 5, panel)
+            self.assertIn(figures["native_batch"], (1, 2, 4))
+            self.assertAlmostEqual(figures["ratio"], figures["seconds_per_case"] / figures["native_seconds_per_case"])
+            self.assertGreater(figures["ratio"], 1, panel)
 
 
 if __name__ == "__main__":
