@@ -41,8 +41,9 @@ std::vector<stats::Look> make_looks(const LooksOptions& options) {
       stats::spend_alpha(options.alpha.value(), options.fractions, stats::parse_spending(options.spending));
   std::vector<stats::Look> looks;
   for (size_t i = 0; i < levels.size(); ++i) {
-    looks.push_back(
-        {static_cast<int64_t>(std::ceil(options.fractions[i] * static_cast<double>(options.n))), levels[i]});
+    // Rounded up, but 0.3 of 10 is 3 whatever its binary form.
+    const double cases = std::ceil(options.fractions[i] * static_cast<double>(options.n) - 1e-9);
+    looks.push_back({static_cast<int64_t>(cases), levels[i]});
   }
   return looks;
 }

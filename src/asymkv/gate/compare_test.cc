@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "asymkv/gate/judgement_testkit.h"
@@ -100,6 +101,11 @@ TEST(Compare, AcrossRunsAndTokenizers) {
   const std::vector<ComparedArm> arms = {{"a:AD", &one, ArmId::kAD}, {"b:SD", &other, ArmId::kSD}};
   EXPECT_EQ(row_of(compare_arms(arms, {}), "math", "b:SD").lost, 1199);
 
+  // The same cases in another order, as a run with looks asks them.
+  std::swap(other.cases[0], other.cases[1]);
+  for (std::vector<Outcome>& outcomes : other.outcomes) std::swap(outcomes[0], outcomes[1]);
+  EXPECT_EQ(row_of(compare_arms(arms, {}), "retrieval-1024", "b:SD").n, 132);
+
   other.identity.tokenizer_sha256 = std::string(64, 'd');
   expect_error([&] { compare_arms(arms, {}); }, ErrorCode::kBadInput,
                "a:AD and b:SD cannot be compared in panel loss-1024: their tokenizers differ");
@@ -125,7 +131,7 @@ TEST(Compare, OtherQuestionsAreRefusedByName) {
   refused([](asymkv::Run& run) { run.cases[3].context = "another text"; },
           "retrieval-1024: case retrieval-1024/0003 has another text");
   refused([](asymkv::Run& run) { run.cases[0].id = "retrieval-1024/none"; },
-          "case retrieval-1024/0000 stands where the other has retrieval-1024/none");
+          "case retrieval-1024/0000 is asked in a:AD alone");
   refused([](asymkv::Run& run) { run.cases.erase(run.cases.begin()); }, "132 and 131 cases");
   refused([](asymkv::Run& run) { run.protocol.math->parser = AnswerParser::kFlexible; },
           "panel math: their protocols differ in the parser");
