@@ -77,8 +77,7 @@ std::vector<ComparedArm> read_sides(const std::vector<std::string>& texts, Runs&
     if (!side.arm.empty()) {
       arms = {parse_arm(side.arm)};
     } else {
-      std::ranges::copy_if(run.arms, std::back_inserter(arms),
-                           [](ArmId arm) { return arm != ArmId::kN && arm != ArmId::kN2; });
+      std::ranges::copy_if(run.arms, std::back_inserter(arms), [](ArmId arm) { return !arm_is_control(arm); });
     }
     for (const ArmId arm : arms) sides.push_back({fmt::format("{}:{}", side.folder, arm_name(arm)), &run, arm});
   }
