@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxResamples = 10'000'000;
 constexpr int64_t kResamplesPerTask = 512;  // some tenths of a millisecond of work for a parallel loop's iteration
 
-void check_input(std::span<const PairedLoss> documents, const BootstrapOptions& options) {
+void check_options(const BootstrapOptions& options) {
   internal::check_alpha(options.alpha);
   if (options.resamples < 1 || options.resamples > kMaxResamples) {
     throw_usage("resamples must be between 1 and {}, but it is {}", kMaxResamples, options.resamples);
@@ -27,8 +27,11 @@ void check_input(std::span<const PairedLoss> documents, const BootstrapOptions& 
     throw_usage("{} resamples are too few for alpha = {}: take at least {}", options.resamples, options.alpha,
                 std::ceil(1.0 / options.alpha));
   }
+}
+
+void check_documents(std::span<const PairedLoss> documents) {
   if (documents.size() < 2) {
-    throw_usage("the bootstrap over documents needs at least 2 of them, but there are {}", documents.size());
+    throw_usage("a loss ratio over documents needs at least 2 of them, but there are {}", documents.size());
   }
   for (size_t i = 0; i < documents.size(); ++i) {
     const auto [native, candidate] = documents[i];
@@ -106,7 +109,8 @@ double largest_delta_share(std::span<const PairedLoss> documents) {
 }  // namespace
 
 LossRatio bootstrap_loss_ratio(std::span<const PairedLoss> documents, const BootstrapOptions& options) {
-  check_input(documents, options);
+  check_options(options);
+  check_documents(documents);
   // Sorted, so that the order of the input can change neither the draws nor the rounding of a sum.
   std::vector<PairedLoss> sorted(documents.begin(), documents.end());
   std::sort(sorted.begin(), sorted.end(), [](const PairedLoss& a, const PairedLoss& b) {
@@ -130,6 +134,29 @@ LossRatio bootstrap_loss_ratio(std::span<const PairedLoss> documents, const Boot
   result.lower = ratios[tail];
   result.upper = ratios[ratios.size() - 1 - tail];
   return result;
+}
+
+LeaveOneOut leave_one_out(std::span<const PairedLoss> documents) {
+  check_documents(documents);
+  Sums all;
+  for (const PairedLoss& document : documents) all.add(document);
+  LeaveOneOut found{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), 0, 0.0};
+  double farthest = -1.0;
+  for (size_t out = 0; out < documents.size(); ++out) {
+    Sums others;  // summed anew: a difference of sums would lose digits where one document is most of the sum
+    for (size_t i = 0; i < documents.size(); ++i) {
+      if (i != out) others.add(documents[i]);
+    }
+    const double ratio = others.ratio_minus_1();
+    found.lowest = std::min(found.lowest, ratio);
+    found.highest = std::max(found.highest, ratio);
+    const double moved = std::abs(ratio - all.ratio_minus_1());
+    if (moved <= farthest) continue;
+    farthest = moved;
+    found.most_moving = static_cast<int64_t>(out);
+    found.without_it = ratio;
+  }
+  return found;
 }
 
 }  // namespace asymkv::stats

@@ -42,4 +42,15 @@ struct LossRatio {
 // 0 < alpha < 0.5, resamples <= 10,000,000 and resamples * alpha >= 1.
 LossRatio bootstrap_loss_ratio(std::span<const PairedLoss> documents, const BootstrapOptions& options);
 
+// What single documents do to the estimate: ratio_minus_1 over all documents but one, for each of them in turn. A
+// diagnostic: no verdict depends on it.
+struct LeaveOneOut {
+  double lowest;
+  double highest;
+  int64_t most_moving;  // index of the document whose absence changes ratio_minus_1 most; the first of equals
+  double without_it;    // ratio_minus_1 over the others
+};
+// Throws Error{kUsage}, naming the document, unless there are >= 2 documents with losses in range.
+LeaveOneOut leave_one_out(std::span<const PairedLoss> documents);
+
 }  // namespace asymkv::stats

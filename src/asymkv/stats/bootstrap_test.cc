@@ -139,6 +139,29 @@ TEST(Bootstrap, BoundsAreExtremeOrderStatistics) {
   EXPECT_GT(wide.upper, narrow.upper);
 }
 
+TEST(LeaveOneOut, FindsThePlantedDocument) {
+  // Nine documents of 2 nats that lose 0.01 each and one that loses 1: by hand, 1.09 / 20, 0.09 / 18 and 1.08 / 18.
+  std::vector<PairedLoss> documents(10, {2.0, 2.01});
+  documents[6].candidate = 3.0;
+  const LeaveOneOut got = leave_one_out(documents);
+  EXPECT_EQ(got.most_moving, 6);
+  EXPECT_NEAR(got.without_it, 0.005, 1e-15);
+  EXPECT_NEAR(got.lowest, 0.005, 1e-15);
+  EXPECT_NEAR(got.highest, 0.06, 1e-15);
+}
+
+TEST(LeaveOneOut, EqualArmsStayAtZeroAndTwoDocumentsAreEnough) {
+  const std::vector<PairedLoss> equal = {{1.0, 1.0}, {2.0, 2.0}, {3.0, 3.0}};
+  const LeaveOneOut none = leave_one_out(equal);
+  EXPECT_EQ(none.lowest, 0.0);
+  EXPECT_EQ(none.highest, 0.0);
+  EXPECT_EQ(none.most_moving, 0);
+  const std::vector<PairedLoss> two = {{1.0, 1.5}, {2.0, 2.0}};
+  EXPECT_EQ(leave_one_out(two).lowest, 0.0);
+  EXPECT_EQ(leave_one_out(two).highest, 0.5);
+  expect_usage([&] { leave_one_out(std::span(two).first(1)); }, "needs at least 2");
+}
+
 TEST(Bootstrap, OddInputs) {
   const std::vector<PairedLoss> good = {{1.0, 1.0}, {2.0, 2.1}};
   expect_usage([] { bootstrap_loss_ratio({}, {}); }, "needs at least 2");
