@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
-#include <regex>
 
 #include "asymkv/base/error.h"
+#include "asymkv/record/schema_testkit.h"
 
 namespace asymkv {
 namespace {
@@ -23,93 +22,8 @@ void expect_error(const std::function<void()>& call, ErrorCode code, std::string
   ADD_FAILURE() << "no error; expected one about: " << words;
 }
 
-// The part of JSON Schema that schemas/record.schema.json uses. Returns the first violation, empty if there is none;
-// a keyword that it does not know is a violation, so the schema cannot outgrow the test unseen.
-class SchemaCheck {
- public:
-  explicit SchemaCheck(const Json& root) : root_(root) {}
-  std::string check(const Json& value) const { return check(value, root_, "$"); }
-
- private:
-  static bool has_type(const Json& value, const std::string& type) {
-    if (type == "string") return value.is_string();
-    if (type == "null") return value.is_null();
-    if (type == "integer") return value.is_number_integer();
-    if (type == "boolean") return value.is_boolean();
-    if (type == "array") return value.is_array();
-    return type == "object" && value.is_object();
-  }
-
-  std::string check(const Json& value, const Json& schema, const std::string& at) const {
-    for (const auto& [keyword, rule] : schema.items()) {
-      if (std::string found = check_keyword(value, schema, keyword, rule, at); !found.empty()) return found;
-    }
-    return {};
-  }
-
-  std::string check_keyword(const Json& value, const Json& schema, const std::string& keyword, const Json& rule,
-                            const std::string& at) const {
-    const auto require = [&](bool ok) { return ok ? std::string() : at + " breaks " + keyword; };
-    if (keyword.starts_with("$schema") || keyword == "title" || keyword == "description" || keyword == "$defs")
-      return {};
-    if (keyword == "$ref") {
-      return check(value, root_.at(Json::json_pointer(rule.get<std::string>().substr(1))), at);
-    }
-    if (keyword == "type") {
-      if (rule.is_string()) return require(has_type(value, rule));
-      return require(std::ranges::any_of(rule, [&](const Json& type) { return has_type(value, type); }));
-    }
-    if (keyword == "const") return require(value == rule);
-    if (keyword == "enum") return require(std::ranges::find(rule, value) != rule.end());
-    if (keyword == "pattern") {
-      return require(!value.is_string() ||
-                     std::regex_search(value.get<std::string>(), std::regex(rule.get<std::string>())));
-    }
-    if (keyword == "minLength") return require(!value.is_string() || value.get<std::string>().size() >= rule);
-    if (keyword == "minimum") return require(!value.is_number() || value >= rule);
-    if (keyword == "minItems") return require(!value.is_array() || value.size() >= rule);
-    if (keyword == "anyOf") {
-      return require(std::ranges::any_of(rule, [&](const Json& one) { return check(value, one, at).empty(); }));
-    }
-    return check_container(value, schema, keyword, rule, at);
-  }
-
-  std::string check_container(const Json& value, const Json& schema, const std::string& keyword, const Json& rule,
-                              const std::string& at) const {
-    if (keyword == "items") {
-      for (const Json& item : value) {
-        if (std::string found = check(item, rule, at + "[]"); !found.empty()) return found;
-      }
-      return {};
-    }
-    if (keyword == "required") {
-      for (const Json& field : rule) {
-        if (value.is_object() && !value.contains(field)) return at + " lacks " + field.get<std::string>();
-      }
-      return {};
-    }
-    if (keyword == "properties") {
-      for (const auto& [field, one] : rule.items()) {
-        if (!value.is_object() || !value.contains(field)) continue;
-        if (std::string found = check(value.at(field), one, at + "." + field); !found.empty()) return found;
-      }
-      return {};
-    }
-    if (keyword == "additionalProperties") {
-      for (const auto& [field, one] : value.items()) {
-        if (value.is_object() && !schema.at("properties").contains(field)) return at + " has the unknown " + field;
-      }
-      return {};
-    }
-    return "the test does not know the keyword " + keyword;
-  }
-
-  Json root_;
-};
-
-const SchemaCheck& schema() {
-  static const SchemaCheck check(
-      read_json_file(std::filesystem::path(std::getenv("ASYMKV_SOURCE_DIR")) / "schemas/record.schema.json"));
+const test::SchemaCheck& schema() {
+  static const test::SchemaCheck check("record.schema.json");
   return check;
 }
 
