@@ -23,7 +23,7 @@ std::vector<RawOutcome> AdmissionRecorder::run_unit(const Unit& unit) {
 }
 
 void AdmissionRecorder::write(const AdmissionRecord& record) const {
-  write_file_atomic(run_.folder / run_files::kRecord, canonical_json(admission_record_to_json(record)) + "\n");
+  write_file_atomic(run_.folder / run_files::kRecord, admission_record_bytes(record));
 }
 
 }  // namespace asymkv::app

@@ -27,6 +27,10 @@ Json admission_record_to_json(const AdmissionRecord& record) {
   return {{"schema", kSchema}, {"arms", std::move(arms)}, {"repairs", record.repairs}};
 }
 
+std::string admission_record_bytes(const AdmissionRecord& record) {
+  return canonical_json(admission_record_to_json(record)) + "\n";
+}
+
 AdmissionRecord admission_record_from_json(const Json& json, std::string_view origin) {
   JsonFields fields(json, std::string(origin));
   if (fields.text("schema") != kSchema) fields.fail("schema", fmt::format("must be \"{}\"", kSchema));

@@ -24,6 +24,8 @@ struct AdmissionRecord {
 
 // {"schema": "asymkv.admission-record/1", "arms": {ARM: record}, "repairs": [...]}
 Json admission_record_to_json(const AdmissionRecord& record);
+// The bytes of record.json: canonical JSON and a newline.
+std::string admission_record_bytes(const AdmissionRecord& record);
 // Strict, as record_from_json. Throws Error{kBadInput} naming `origin` and the field.
 AdmissionRecord admission_record_from_json(const Json& json, std::string_view origin);
 // record.json of a run folder. Throws Error{kBadInput} saying what to do where it is missing.

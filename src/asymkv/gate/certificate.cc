@@ -62,6 +62,11 @@ Json loss_to_json(const LossJudgement& judgement) {
     json["resamples"] = ratio.options.resamples;
     json["seed"] = ratio.options.seed;
     json["largest_document_share"] = ratio.largest_delta_share;
+    const stats::LeaveOneOut& without = *judgement.leave_one_out;
+    json["leave_one_out"] = {{"lowest_pct", 100.0 * without.lowest},
+                             {"highest_pct", 100.0 * without.highest},
+                             {"most_moving_case", judgement.most_moving_case},
+                             {"without_it_pct", 100.0 * without.without_it}};
   }
   json["document_deltas"] = judgement.document_deltas;
   json["verdict"] = verdict_name(judgement.verdict);
@@ -100,6 +105,10 @@ void check_equal_bytes(const Run& run, const ArmBytes& bytes) {
     ASYMKV_CHECK(bytes_of(bytes, arm) == bytes_of(bytes, *twin), "{} stores {} bytes a token, {} stores {}",
                  arm_name(arm), bytes_of(bytes, arm), arm_name(*twin), bytes_of(bytes, *twin));
   }
+}
+
+Json file_hash_or_null(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) ? Json(sha256_file_hex(path)) : Json();
 }
 
 }  // namespace
@@ -166,6 +175,7 @@ Json make_certificate(const CertificateInputs& inputs) {
                       {"probe", probe_to_json(inputs.probe)},
                       {"arms", std::move(arms)},
                       {"cases_sha256", sha256_file_hex(inputs.folder / run_files::kCases)},
+                      {"scales_file_sha256", file_hash_or_null(inputs.folder / run_files::kScales)},
                       {"outcomes_sha256", std::move(outcome_hashes)}};
   certificate["noise_floor"] =
       inputs.judgement.noise_floor ? arm_judgement_to_json(*inputs.judgement.noise_floor) : Json();

@@ -15,8 +15,8 @@ namespace asymkv {
 Json arm_judgement_to_json(const ArmJudgement& judgement);
 
 // Everything needed to recompute each verdict from the outcome files: protocol and its hash, identity, per arm the
-// exact format, bytes and judgement against N, the noise floor, and the SHA-256 of cases.jsonl and of each outcome
-// file. Holds no time and no path: equal runs give equal bytes.
+// exact format, bytes and judgement against N, the noise floor, and the SHA-256 of cases.jsonl, of scales.json (null
+// where there is none) and of each outcome file. Holds no time and no path: equal runs give equal bytes.
 struct CertificateInputs {
   const Run& run;
   const Judgement& judgement;

@@ -15,6 +15,7 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate.h"
 #include "asymkv/gate/evidence_check.h"
+#include "asymkv/gate/jsonl_reader.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/score.h"
 
@@ -66,9 +67,7 @@ class Verifier {
         certificate_(parse_json(bytes_, origin_)) {}
 
   Verification run() {
-    if (bytes_ != certificate_bytes(certificate_)) {
-      add(std::string(kCertificate), "", "its bytes are not the canonical form of its content");
-    }
+    check_canonical_bytes();
     check_file_hashes();
     // The run's own checks: progress.jsonl knows each unit's bytes, run.json the protocol and cases.
     attempt("run", [this] { run_ = read_run(folder_); });
@@ -98,6 +97,30 @@ class Verifier {
     }
   }
 
+  // Hashes and comparisons see values; these see each byte of the files that no hash covers.
+  void check_canonical_bytes() {
+    const std::pair<std::string_view, std::string_view> files[] = {
+        {kCertificate, "\n"}, {run_files::kRun, ""}, {run_files::kScales, "\n"}, {kRecord, "\n"}, {kPolicy, "\n"}};
+    for (const auto& [name, end] : files) {
+      const fs::path file = folder_ / name;
+      if (!fs::exists(file)) continue;  // named by the check of its content
+      attempt(std::string(name), [&] {
+        const std::string text = read_text_file(file);
+        compare_bytes(name, text, canonical_json(parse_json(text, file.string())) + std::string(end));
+      });
+    }
+    attempt(std::string(run_files::kProgress), [&] {
+      const fs::path file = folder_ / run_files::kProgress;
+      std::string lines;
+      read_jsonl(file, [&](const Json& line, const std::string&) { lines += canonical_json(line) + '\n'; });
+      compare_bytes(run_files::kProgress, read_text_file(file), lines);
+    });
+  }
+
+  void compare_bytes(std::string_view name, const std::string& text, const std::string& canonical) {
+    if (text != canonical) add(std::string(name), "", "its bytes are not the canonical form of its content");
+  }
+
   void check_hash(const std::string& path, const Json& recorded, const fs::path& file) {
     attempt(path, [&] {
       const Json found = sha256_file_hex(file);
@@ -108,6 +131,8 @@ class Verifier {
   void check_file_hashes() {
     check_hash("protocol_sha256", field("protocol_sha256"), folder_ / run_files::kProtocol);
     check_hash("cases_sha256", field("cases_sha256"), folder_ / run_files::kCases);
+    const fs::path scales = folder_ / run_files::kScales;
+    if (fs::exists(scales)) check_hash("scales_file_sha256", field("scales_file_sha256"), scales);
     const Json hashes = field("outcomes_sha256");
     if (!hashes.is_object()) return;
     for (const auto& [name, hash] : hashes.items()) {
@@ -201,7 +226,12 @@ class Verifier {
 
   void check_report(const FinishedRun& finished) {
     if (!is_there(kReport)) return;
-    if (read_text_file(folder_ / kReport) == render_report_html(finished.report_inputs())) return;
+    const std::string page = read_text_file(folder_ / kReport);
+    if (page == render_report_html(finished.report_inputs())) return;
+    // No certificate can name the record, which holds times; the report does.
+    if (page.find(sha256_hex(admission_record_bytes(finished.record))) == std::string::npos) {
+      add(std::string(kRecord), "another record than report.html names", "one of the two was changed");
+    }
     add(std::string(kReport), "another page",
         fmt::format("the page that follows from the other files: asymkv gate report {} writes it", folder_.string()));
   }

@@ -108,6 +108,7 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
   judgement.document_tokens = panel.document_tokens;
   judgement.panel = panel.name();
   std::vector<stats::PairedLoss> documents;
+  std::vector<std::string> ids;
   const std::vector<Outcome>& controls = outcomes_of(run, control);
   const std::vector<Outcome>& candidates = outcomes_of(run, candidate);
   for (size_t i = 0; i < run.cases.size(); ++i) {
@@ -119,6 +120,7 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
       continue;
     }
     documents.push_back({a.nll, b.nll});
+    ids.push_back(run.cases[i].id);
     judgement.document_deltas.push_back(b.nll - a.nll);
   }
   judgement.documents = static_cast<int64_t>(documents.size());
@@ -128,6 +130,8 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
   judgement.bound =
       stats::loss_verdict(stats::bootstrap_loss_ratio(documents, options), run.protocol.margins.loss_limit);
   judgement.verdict = judgement.bound->verdict;
+  judgement.leave_one_out = stats::leave_one_out(documents);
+  judgement.most_moving_case = ids[static_cast<size_t>(judgement.leave_one_out->most_moving)];
   if (judgement.failed > 0 && judgement.verdict == Verdict::kPass) judgement.verdict = Verdict::kNotEstablished;
   return judgement;
 }

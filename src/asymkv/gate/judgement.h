@@ -55,7 +55,9 @@ struct LossJudgement {
   int64_t documents = 0;
   int64_t failed = 0;
   std::optional<stats::LossVerdict> bound;
-  std::vector<double> document_deltas;  // candidate - control, nats per token, in case order
+  std::optional<stats::LeaveOneOut> leave_one_out;  // diagnostic, where there is a bound
+  std::string most_moving_case;                     // id of the document whose absence moves the ratio most
+  std::vector<double> document_deltas;              // candidate - control, nats per token, in case order
   stats::Verdict verdict = stats::Verdict::kNotEstablished;
 };
 

@@ -48,6 +48,17 @@ TEST(Judgement, CountsAreThePlannedOnes) {
   EXPECT_EQ(arm.loss.at(0).bound->ratio.ratio_minus_1, 0.0);
 }
 
+TEST(Judgement, NamesTheDocumentThatMovesTheLossMost) {
+  asymkv::Run run = gate_testkit::make_run(one_arm(336, 330));
+  const auto planted = std::ranges::find(run.cases, "loss-1024/0005", &Case::id) - run.cases.begin();
+  run.outcomes.back()[static_cast<size_t>(planted)].nll += 1.0;
+  const LossJudgement loss = judge_run(run).arms.at(0).loss.at(0);
+  EXPECT_EQ(loss.most_moving_case, "loss-1024/0005");
+  EXPECT_EQ(loss.leave_one_out->without_it, 0.0);
+  EXPECT_EQ(loss.leave_one_out->lowest, 0.0);
+  EXPECT_GT(loss.leave_one_out->highest, loss.bound->ratio.ratio_minus_1);
+}
+
 TEST(Judgement, PerfectArmIsCertifiedAndEverySinglePanelCanStopIt) {
   EXPECT_TRUE(judge_one(one_arm(336, 330)).certified);
   for (const std::string panel : {"retrieval-1024", "retrieval-8192", "math", "loss-1024"}) {

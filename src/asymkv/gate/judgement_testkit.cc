@@ -238,10 +238,10 @@ void write_finished_run(const RunPlan& plan, Fragility verdict, const std::files
   if (std::ranges::any_of(run.arms, arm_needs_fixed_scales)) {
     Json scales = test_scales();
     scales["model_weights_sha256"] = plan.identity.model_sha256;
-    write_file_atomic(folder / "scales.json", canonical_json(scales));
+    write_file_atomic(folder / "scales.json", canonical_json(scales) + "\n");
   }
   AdmissionRecord record = make_record(run);
-  write_file_atomic(folder / "record.json", canonical_json(admission_record_to_json(record)));
+  write_file_atomic(folder / "record.json", admission_record_bytes(record));
   const FinishedRun finished = finish_run(std::move(run), make_probe(verdict), std::move(record));
   write_certificate(finished, folder);
   write_policy_and_report(finished, folder);
