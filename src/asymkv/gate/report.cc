@@ -81,16 +81,25 @@ std::string obstacles(const ArmJudgement& arm, Objective objective) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+// With a capital, unless the first word is a name that has one.
+std::string sentence_case(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
 std::string chosen_sentence(const ReportInputs& in) {
-  const ArmJudgement* arm = find_arm(in.judgement, in.policy.arm);
-  if (arm == nullptr) return {};
+  std::string lists;
+  for (const ArmJudgement& arm : in.judgement.arms) {
+    if (arm.arm != in.policy.arm) continue;
+    lists += fmt::format("<p>{}, {}:</p>\n<ul>{}</ul>\n", judged_label(in.judgement, arm), alpha_words(in.run.protocol),
+                         evidence(arm, in.run.protocol.objective));
+  }
+  if (lists.empty()) return {};
   const RunIdentity& id = in.run.identity;
-  return fmt::format(
-      "<p><strong>{}</strong> stores {} for {} (weights {}) on worker {}, {} path. Each bound is "
-      "{}:</p>\n<ul>{}</ul>\n",
-      arm_name(arm->arm), format_words(arm->arm, id), isolated(id.model), code(id.model_sha256.substr(0, 12)),
-      isolated(id.worker), run_path_name(in.run.protocol.path), alpha_words(in.run.protocol),
-      evidence(*arm, in.run.protocol.objective));
+  return fmt::format("<p><strong>{}</strong> stores {} for {} (weights {}) on worker {}, {} path.</p>\n",
+                     arm_name(in.policy.arm), format_words(in.policy.arm, id), isolated(id.model),
+                     code(id.model_sha256.substr(0, 12)), isolated(id.worker), run_path_name(in.run.protocol.path)) +
+         lists;
 }
 
 std::string other_arms(const ReportInputs& in) {
@@ -98,10 +107,10 @@ std::string other_arms(const ReportInputs& in) {
   for (const ArmJudgement& arm : in.judgement.arms) {
     const std::string why = obstacles(arm, in.run.protocol.objective);
     if (why.empty()) continue;
-    items += fmt::format("<li><strong>{}</strong> ({}): {}.</li>\n", arm_name(arm.arm),
+    items += fmt::format("<li><strong>{}</strong> ({}): {}.</li>\n", judged_label(in.judgement, arm),
                          html_escape(arm_description(arm.arm)), why);
   }
-  return items.empty() ? items : "<h3>What kept the other formats out</h3>\n<ul>" + items + "</ul>\n";
+  return items.empty() ? items : "<h2 class=\"minor\">What kept the other formats out</h2>\n<ul>" + items + "</ul>\n";
 }
 
 std::string options(const ReportInputs& in) {
@@ -112,7 +121,7 @@ std::string options(const ReportInputs& in) {
         "gate has not run on this worker, so it is offered and not chosen.</li>\n",
         arm_name(option.arm), html_escape(arm_description(option.arm)), option.saved_pct);
   }
-  return items.empty() ? items : "<h3>Capacity options</h3>\n<ul>" + items + "</ul>\n";
+  return items.empty() ? items : "<h2 class=\"minor\">Capacity options</h2>\n<ul>" + items + "</ul>\n";
 }
 
 std::string limits_of_verdict(const ReportInputs& in) {
@@ -133,7 +142,7 @@ std::string limits_of_verdict(const ReportInputs& in) {
       "of cases and bound printed in it.</li>\n"
       "<li>&#8220;Not established&#8221; means that the evidence was not enough. It does not mean that a format is "
       "worse, and two formats with different verdicts have not been compared with each other.</li>\n";
-  return "<h3>What this verdict is not</h3>\n<ul>" + items + "</ul>\n";
+  return "<h2 class=\"minor\">What this verdict is not</h2>\n<ul>" + items + "</ul>\n";
 }
 
 std::string facts(const ReportInputs& in) {
@@ -168,7 +177,7 @@ std::string verdict(const ReportInputs& in) {
                                  open                  ? "open"
                                  : in.policy.certified ? "pass"
                                                        : "blank",
-                                 html_escape(in.policy.reason), chosen_sentence(in));
+                                 html_escape(sentence_case(in.policy.reason)), chosen_sentence(in));
   return html + facts(in) + options(in) + other_arms(in) + limits_of_verdict(in);
 }
 
@@ -180,12 +189,13 @@ std::vector<const ArmJudgement*> judged_arms(const Judgement& judgement) {
 }
 
 std::string arm_label(ArmId arm) {
-  return arm == ArmId::kN2 ? "N2 (native again)" : std::string(arm_name(arm));
+  return arm == ArmId::kN2 ? "N2 (native)" : std::string(arm_name(arm));
 }
 
-const ArmJudgement* find_arm(const Judgement& judgement, ArmId arm) {
-  const auto it = std::ranges::find(judgement.arms, arm, &ArmJudgement::arm);
-  return it == judgement.arms.end() ? nullptr : &*it;
+std::string judged_label(const Judgement& judgement, const ArmJudgement& judged) {
+  const auto other_control = [&](const ArmJudgement& arm) { return arm.control != judgement.arms.front().control; };
+  const bool several = std::ranges::any_of(judgement.arms, other_control);
+  return arm_label(judged.arm) + (several ? fmt::format(" vs {}", arm_name(judged.control)) : "");
 }
 
 std::string format_words(ArmId arm, const RunIdentity& identity) {

@@ -101,7 +101,8 @@ std::string frame(const Axis& axis, size_t rows, double limit, const TickText& t
 }
 
 struct Interval {
-  ArmId arm = ArmId::kN;
+  std::string label;
+  bool decides = true;  // not the noise floor
   double lower = 0;
   double estimate = 0;
   double upper = 0;
@@ -109,7 +110,7 @@ struct Interval {
 };
 
 std::string marker(const Interval& row, double x, double y) {
-  const std::string_view style = row.arm == ArmId::kN2 ? "blank" : verdict_class(row.verdict);
+  const std::string_view style = row.decides ? verdict_class(row.verdict) : "blank";
   switch (row.verdict) {
     case stats::Verdict::kPass:
       return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" class=\"{}\"/>\n", x, y, style);
@@ -134,11 +135,11 @@ std::string interval_chart(std::string_view id, Label label, const std::vector<I
   for (size_t i = 0; i < rows.size(); ++i) {
     const Interval& row = rows[i];
     const double y = kTop + kRowHeight * (static_cast<double>(i) + 0.5);
-    const std::string_view style = row.arm == ArmId::kN2 ? "blank" : verdict_class(row.verdict);
-    svg += text(kLeft - 10, y + 4, "end", "", row.arm == ArmId::kN2 ? "N2 (native)" : arm_name(row.arm));
+    const std::string_view style = row.decides ? verdict_class(row.verdict) : "blank";
+    svg += text(kLeft - 10, y + 4, "end", "", row.label);
     svg += line(axis.x(row.lower), y, axis.x(row.upper), y, fmt::format("{} range", style));
     svg += marker(row, axis.x(row.estimate), y);
-    label.description += fmt::format(" {}: {} between {} and {}, {}.", arm_label(row.arm), tick_text(row.estimate),
+    label.description += fmt::format(" {}: {} between {} and {}, {}.", row.label, tick_text(row.estimate),
                                      tick_text(row.lower), tick_text(row.upper), stats::verdict_words(row.verdict));
   }
   if (axis.root()) label.note += " Square-root axis.";
@@ -161,8 +162,10 @@ std::string answer_charts(const ReportInputs& in) {
     if (!arm->math || !arm->math->preservation_bound) continue;
     const auto& p = *arm->math->preservation_bound;
     const auto& a = *arm->math->aggregate_bound;
-    gross.push_back({arm->arm, p.lower, p.gross_loss, p.upper, arm->math->preservation});
-    net.push_back({arm->arm, a.lower, a.net_change, a.upper, arm->math->aggregate});
+    gross.push_back({judged_label(in.judgement, *arm), arm->arm != ArmId::kN2, p.lower, p.gross_loss, p.upper,
+                     arm->math->preservation});
+    net.push_back({judged_label(in.judgement, *arm), arm->arm != ArmId::kN2, a.lower, a.net_change, a.upper,
+                   arm->math->aggregate});
   }
   const Margins& margins = in.run.protocol.margins;
   return interval_chart(
@@ -182,7 +185,8 @@ std::string retrieval_chart(const ReportInputs& in, size_t panel_idx) {
   for (const ArmJudgement* arm : judged_arms(in.judgement)) {
     const RetrievalJudgement& judged = arm->retrieval[panel_idx];
     if (!judged.bound) continue;
-    rows.push_back({arm->arm, judged.bound->lower, judged.bound->gross_loss, judged.bound->upper, judged.verdict});
+    rows.push_back({judged_label(in.judgement, *arm), arm->arm != ArmId::kN2, judged.bound->lower,
+                    judged.bound->gross_loss, judged.bound->upper, judged.verdict});
   }
   return interval_chart(fmt::format("chart-{}", panel.name()),
                         {fmt::format("Retrieval at {} tokens: share of needles lost", grouped(panel.length)),
@@ -197,7 +201,8 @@ std::string loss_chart(const ReportInputs& in, size_t panel_idx) {
     const LossJudgement& judged = arm->loss[panel_idx];
     if (!judged.bound) continue;
     const stats::LossRatio& ratio = judged.bound->ratio;
-    rows.push_back({arm->arm, ratio.lower, ratio.ratio_minus_1, ratio.upper, judged.verdict});
+    rows.push_back({judged_label(in.judgement, *arm), arm->arm != ArmId::kN2, ratio.lower, ratio.ratio_minus_1,
+                    ratio.upper, judged.verdict});
   }
   return interval_chart(
       fmt::format("chart-{}", panel.name()),
@@ -218,6 +223,7 @@ std::string document_chart(const ReportInputs& in, size_t panel_idx) {
     }
   }
   for (size_t i = 0; i < in.run.cases.size(); ++i) {
+    if (i >= in.run.outcomes[0].size()) break;
     const Outcome& native = in.run.outcomes[0][i];
     if (native.panel != panel.name() || native.failed) continue;
     native_mean += native.nll;
@@ -233,7 +239,7 @@ std::string document_chart(const ReportInputs& in, size_t panel_idx) {
   for (size_t row = 0; row < arms.size(); ++row) {
     const std::vector<double>& deltas = arms[row]->loss[panel_idx].document_deltas;
     const double y = kTop + kRowHeight * (static_cast<double>(row) + 0.5);
-    svg += text(kLeft - 10, y + 4, "end", "", arms[row]->arm == ArmId::kN2 ? "N2 (native)" : arm_name(arms[row]->arm));
+    svg += text(kLeft - 10, y + 4, "end", "", judged_label(in.judgement, *arms[row]));
     double sum = 0;
     for (size_t i = 0; i < deltas.size(); ++i) {
       sum += deltas[i];
@@ -244,8 +250,8 @@ std::string document_chart(const ReportInputs& in, size_t panel_idx) {
     if (deltas.empty()) continue;
     const double mean = sum / static_cast<double>(deltas.size());
     svg += line(axis.x(mean), y - 9, axis.x(mean), y + 9, "mean");
-    label.description +=
-        fmt::format(" {}: {:+.3g} nats over {} documents.", arm_label(arms[row]->arm), mean, deltas.size());
+    label.description += fmt::format(" {}: {:+.3g} nats over {} documents.", judged_label(in.judgement, *arms[row]),
+                                     mean, deltas.size());
   }
   return figure(fmt::format("chart-documents-{}", panel.document_tokens), label,
                 kTop + kRowHeight * static_cast<double>(arms.size()) + 24, svg);

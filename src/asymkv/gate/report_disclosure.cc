@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "asymkv/base/hash.h"
 #include "asymkv/gate/report_html.h"
 #include "asymkv/gate/report_sections.h"
 
@@ -146,6 +147,7 @@ std::string provenance(const ReportInputs& in) {
   add("Worker", id.worker);
   add("Native type", id.native_dtype);
   add("Protocol SHA-256", in.run.protocol_sha256);
+  add("Record SHA-256", sha256_hex(admission_record_bytes(in.record)));
   add("Policy mode", std::string(policy_mode_name(in.policy.mode)));
   html += "</dl>\n" + details("Protocol, as hashed", pretty(protocol_to_json(in.run.protocol)));
   html += details("Provenance record: requested, resolved, allocated, launched",

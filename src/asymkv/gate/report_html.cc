@@ -64,7 +64,7 @@ header.top{padding-top:2rem}
 .eyebrow{margin:0;color:var(--muted);font-size:.875rem;letter-spacing:.02em;overflow-wrap:anywhere}
 h1{font-size:clamp(1.6rem,4.5vw,2.3rem);line-height:1.2;margin:.35rem 0 .75rem;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:1.35rem;line-height:1.3;margin:3rem 0 .75rem;padding-top:1rem;border-top:1px solid var(--line)}
-h3{font-size:1.05rem;margin:1.75rem 0 .5rem}
+h3,h2.minor{font-size:1.05rem;margin:1.75rem 0 .5rem}h2.minor{padding:0;border:0}
 p,li{max-width:46rem}
 a{color:var(--accent)}
 code,pre{font-family:ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:.86em;overflow-wrap:anywhere}
@@ -89,7 +89,7 @@ thead th{font-size:.82rem;font-weight:600;color:var(--muted);border-bottom:2px s
 tbody th{position:sticky;left:0;background:var(--bg);font-weight:650;z-index:1}
 td.heat{text-align:center;background:rgb(var(--heat) / calc(var(--s,0)*.5))}td.zero{text-align:center;color:var(--muted)}
 td small,th small{color:var(--muted);font-weight:400}
-table.wrap td{white-space:normal;min-width:5rem}
+table.wrap{min-width:max(100%,44rem)}table.wrap td{white-space:normal}
 dl.kv{display:grid;grid-template-columns:minmax(9rem,max-content) 1fr;gap:.3rem 1.25rem;margin:.75rem 0}
 dl.kv dt{color:var(--muted)}dl.kv dd{margin:0;overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,29rem),1fr));gap:1.25rem}
@@ -112,7 +112,7 @@ footer{padding-top:2rem;padding-bottom:3rem;color:var(--muted);font-size:.9rem}
 main,header.top,footer{padding-left:1rem;padding-right:1rem}}
 @media print{:root{--bg:#fff;--panel:#fff;--text:#000;--muted:#444;--line:#bbb;--accent:#0b5cad;--pass:#17703a;--pass-bg:#fff;
 --degraded:#b3261e;--degraded-bg:#fff;--open:#7d5200;--open-bg:#fff;--blank:#444;--blank-bg:#fff;--heat:179 38 30}
-body{font-size:10pt}nav{display:none}main,header.top,footer{max-width:none;padding:0}.scroll{overflow:visible}table{font-size:7.5pt}
+body{font-size:10pt}nav{display:none}main,header.top,footer{max-width:none;padding:0}.scroll{overflow:visible}table,table.wrap{font-size:7.5pt;min-width:100%}
 th,td{padding:.15rem .3rem}svg{min-width:0}figure,tr,.verdict,.facts div{break-inside:avoid}h2,h3{break-after:avoid}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 )css";

@@ -21,12 +21,12 @@ std::string noise_floor(const ReportInputs& in);
 std::string disclosure(const ReportInputs& in);
 std::string provenance(const ReportInputs& in);
 
-// N2 first, then every arm against N.
+// N2 first, then every arm against every control.
 std::vector<const ArmJudgement*> judged_arms(const Judgement& judgement);
-// "SD", or "N2 (native again)".
+// "SD", or "N2 (native)".
 std::string arm_label(ArmId arm);
-// The judgement of one arm; null for N or an arm that did not run.
-const ArmJudgement* find_arm(const Judgement& judgement, ArmId arm);
+// arm_label; with several controls "SD vs NR".
+std::string judged_label(const Judgement& judgement, const ArmJudgement& judged);
 // Exact ids and scale policy: "keys e4m3, values e4m3, dynamic scales".
 std::string format_words(ArmId arm, const RunIdentity& identity);
 // "alpha 0.05 / 40 = 0.00125, one-sided".

@@ -14,8 +14,8 @@ using namespace report_html;  // NOLINT: the vocabulary of this file
 
 constexpr int kDepthBuckets = 10;
 
-std::string row_header(ArmId arm) {
-  return arm == ArmId::kN2 ? "N2 <small>native again</small>" : html_escape(arm_name(arm));
+std::string row_header(const ReportInputs& in, const ArmJudgement& judged) {
+  return judged.arm == ArmId::kN2 ? "N2 <small>native again</small>" : html_escape(judged_label(in.judgement, judged));
 }
 
 // The verdict of a row; the noise floor has none, as it decides nothing.
@@ -70,14 +70,15 @@ struct DepthCounts {
   std::array<int64_t, kDepthBuckets> native_correct{};
 };
 
-DepthCounts count_depths(const Run& run, ArmId arm, const std::string& panel) {
+DepthCounts count_depths(const Run& run, const ArmJudgement& judged, const std::string& panel) {
   const auto outcomes = [&run](ArmId id) -> const std::vector<Outcome>& {
     return run.outcomes[static_cast<size_t>(std::ranges::find(run.arms, id) - run.arms.begin())];
   };
-  const std::vector<Outcome>& native = outcomes(ArmId::kN);
-  const std::vector<Outcome>& candidate = outcomes(arm);
+  const std::vector<Outcome>& native = outcomes(judged.control);
+  const std::vector<Outcome>& candidate = outcomes(judged.arm);
   DepthCounts counts;
   for (size_t i = 0; i < run.cases.size(); ++i) {
+    if (i >= native.size() || i >= candidate.size()) break;  // stopped at an early look
     if (run.cases[i].panel != panel || native[i].failed || candidate[i].failed || !native[i].correct) continue;
     const double place = std::clamp(run.cases[i].depth, 0.0, 1.0) * kDepthBuckets;
     const size_t bucket = std::min<size_t>(static_cast<size_t>(place), kDepthBuckets - 1);
@@ -111,8 +112,8 @@ std::string heat_map(const ReportInputs& in) {
   html += "</tr></thead><tbody>\n";
   for (const ArmJudgement* arm : judged_arms(in.judgement)) {
     for (const RetrievalJudgement& panel : arm->retrieval) {
-      html += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td>", row_header(arm->arm), grouped(panel.length));
-      const DepthCounts counts = count_depths(in.run, arm->arm, panel.pairs.panel);
+      html += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td>", row_header(in, *arm), grouped(panel.length));
+      const DepthCounts counts = count_depths(in.run, *arm, panel.pairs.panel);
       for (size_t i = 0; i < kDepthBuckets; ++i) html += heat_cell(counts.lost[i], counts.native_correct[i]);
       html += "</tr>\n";
     }
@@ -160,7 +161,7 @@ std::string arms(const ReportInputs& in) {
                  grouped(native), percent(0, 1), "<small>control</small>", "<small>control</small>", ""});
   for (const ArmJudgement& arm : in.judgement.arms) {
     const int64_t bytes = in.bytes_per_token.at(arm.arm);
-    table.add_row({row_header(arm.arm), html_escape(arm_description(arm.arm)), code(exact_id(arm.arm, in.run.identity)),
+    table.add_row({row_header(in, arm), html_escape(arm_description(arm.arm)), code(exact_id(arm.arm, in.run.identity)),
                    grouped(bytes), percent(1.0 - static_cast<double>(bytes) / static_cast<double>(native), 1),
                    badge(arm.preservation), badge(arm.aggregate), arm.certified ? "yes" : "no"});
   }
@@ -178,7 +179,7 @@ std::string retrieval(const ReportInputs& in) {
       const PanelPairs& pairs = panel.pairs;
       const auto& bound = panel.bound;
       table.add_row(
-          {row_header(arm->arm), grouped(panel.length), part_of(pairs.control_correct, pairs.counts.n),
+          {row_header(in, *arm), grouped(panel.length), part_of(pairs.control_correct, pairs.counts.n),
            part_of(pairs.candidate_correct, pairs.counts.n), grouped(pairs.counts.lost), grouped(pairs.counts.gained),
            bound ? fmt::format("{}, &#8804; {}", percent(bound->gross_loss), percent(bound->upper)) : "no bound",
            bound ? percent(bound->limit, 1) : "", verdict_cell(arm->arm, panel.verdict), needed_cell(panel.needed)});
@@ -202,7 +203,7 @@ std::string answers(const ReportInputs& in) {
     if (math.aggregate_needed)
       needed += (needed.empty() ? "" : ", ") + grouped(*math.aggregate_needed) + " (aggregate)";
     table.add_row(
-        {row_header(arm->arm), part_of(pairs.control_correct, pairs.counts.n),
+        {row_header(in, *arm), part_of(pairs.control_correct, pairs.counts.n),
          part_of(pairs.candidate_correct, pairs.counts.n), grouped(pairs.counts.lost), grouped(pairs.counts.gained),
          gross ? fmt::format("{}, &#8804; {}", percent(gross->gross_loss), percent(gross->upper)) : "no bound",
          verdict_cell(arm->arm, math.preservation),
@@ -224,10 +225,10 @@ std::string loss(const ReportInputs& in) {
     return section("loss", "Prediction loss", paragraph("This protocol has no loss panel."));
   Table table("Mean loss against native, paired bootstrap over documents",
               {"arm", "tokens", "documents", "change", "lower bound", "upper bound", "limit", "verdict",
-               "share of the largest document"});
+               "share of the largest document", "change with one document left out", "document that moves it most"});
   for (const ArmJudgement* arm : judged_arms(in.judgement)) {
     for (const LossJudgement& panel : arm->loss) {
-      std::vector<std::string> row = {row_header(arm->arm), grouped(panel.document_tokens), grouped(panel.documents)};
+      std::vector<std::string> row = {row_header(in, *arm), grouped(panel.document_tokens), grouped(panel.documents)};
       if (panel.bound) {
         const stats::LossRatio& ratio = panel.bound->ratio;
         row.insert(row.end(), {signed_percent(ratio.ratio_minus_1, 3), signed_percent(ratio.lower, 3),
@@ -237,6 +238,10 @@ std::string loss(const ReportInputs& in) {
       }
       row.push_back(verdict_cell(arm->arm, panel.verdict));
       row.push_back(panel.bound ? percent(panel.bound->ratio.largest_delta_share, 0) : "");
+      row.push_back(panel.leave_one_out ? fmt::format("{} to {}", signed_percent(panel.leave_one_out->lowest, 3),
+                                                      signed_percent(panel.leave_one_out->highest, 3))
+                                        : "");
+      row.push_back(html_escape(panel.most_moving_case));
       table.add_row(row);
     }
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <tuple>
 
 #include "asymkv/base/file.h"
 #include "asymkv/gate/certificate_verify.h"
@@ -154,9 +155,33 @@ class ReportInBrowser : public testing::Test {
                     browser_, (folder_ / "profile").string(), options, fs::absolute(page).string()));
   }
 
+  // Another page around the report, which it shows as a phone (light) and a desk (dark) would.
+  fs::path write_frames(const std::string& name, const std::string& html) const {
+    std::string page = "<!DOCTYPE html><html><body style=\"margin:0\">";
+    for (const auto& [title, width, scheme] : {std::tuple("phone", 390, "light"), std::tuple("desk", 1280, "dark")}) {
+      page += fmt::format(
+          "<iframe title=\"{0}\" data-width=\"{1}\" data-scheme=\"{2}\" srcdoc=\"{3}\" style=\"width:{1}px;"
+          "height:2400px;border:0;vertical-align:top;color-scheme:{2}\"></iframe>",
+          title, width, scheme, html_escape(html));
+    }
+    const fs::path path = folder_ / name;
+    write_file_atomic(path, page + "</body></html>");
+    return path;
+  }
+
   std::string browser_;
   fs::path folder_;
 };
+
+// The report with the checks of report_browser_check.js in it, which its own policy would not let run.
+std::string with_checks(std::string html) {
+  const std::string policy = "<meta http-equiv=\"Content-Security-Policy\"";
+  const size_t begin = html.find(policy), end = html.find('>', begin);
+  html.erase(begin, end + 1 - begin);
+  const fs::path script = fs::path(std::getenv("ASYMKV_SOURCE_DIR")) / "src/asymkv/gate/report_browser_check.js";
+  html.insert(html.find("</body>"), "<script>" + read_text_file(script) + "</script>");
+  return html;
+}
 
 TEST_F(ReportInBrowser, OpensAndShowsItsSections) {
   RunPlan plan = gate_testkit::fragile_plan();
@@ -164,7 +189,8 @@ TEST_F(ReportInBrowser, OpensAndShowsItsSections) {
   plan.arms[ArmId::kAD].panels["math"] = {.lost = 1};
   plan.arms[ArmId::kID].panels["math"].failed = 2;
   const fs::path page = folder_ / "fragile.html";
-  write_file_atomic(page, render_report_html(finish(plan, Fragility::kFragile).report_inputs()));
+  const std::string html = render_report_html(finish(plan, Fragility::kFragile).report_inputs());
+  write_file_atomic(page, html);
   const std::string dom = run("--dump-dom", page);
   for (const std::string part : {"<h1>K16/V8 is admitted", "id=\"chart-preservation-t\"", "id=\"chart-noise-t\"",
                                  "scope=\"row\"", "Needles lost by depth", "What this run cannot say", "</html>"}) {
@@ -173,6 +199,23 @@ TEST_F(ReportInBrowser, OpensAndShowsItsSections) {
   const fs::path shot = folder_ / "fragile.png";
   run(fmt::format("--screenshot='{}' --window-size=1280,2000", shot.string()), page);
   EXPECT_TRUE(fs::exists(shot) && fs::file_size(shot) > 20'000) << shot;
+  const fs::path frames_shot = folder_ / "phone_and_dark.png";
+  run(fmt::format("--screenshot='{}' --window-size=1680,2400", frames_shot.string()),
+      write_frames("frames.html", html));
+  EXPECT_TRUE(fs::exists(frames_shot) && fs::file_size(frames_shot) > 20'000) << frames_shot;
+}
+
+// Width, headings, tables, charts, links and contrast, as the browser sees them.
+TEST_F(ReportInBrowser, FitsAPhoneAndReadsWellInTheDark) {
+  RunPlan plan = gate_testkit::fragile_plan();
+  plan.identity.model = std::string(120, 'm');  // a name without a place to break
+  plan.arms[ArmId::kAD].panels["math"] = {.lost = 1};
+  const std::string html = render_report_html(finish(plan, Fragility::kFragile, 80).report_inputs());
+  const std::string dom = run("--dump-dom", write_frames("checked.html", with_checks(html)));
+  const std::string none = "<pre class=\"problems\"></pre>";
+  const size_t first = dom.find(none);
+  ASSERT_NE(first, std::string::npos) << dom.substr(std::min(dom.size(), dom.find("<pre class")));
+  EXPECT_NE(dom.find(none, first + 1), std::string::npos) << dom.substr(dom.find("<pre class"));
 }
 
 TEST_F(ReportInBrowser, HostileModelNameRunsNothing) {
