@@ -2,6 +2,7 @@
 
 #include "asymkv/base/file.h"
 #include "asymkv/gate/certificate_verify.h"
+#include "asymkv/gate/compare.h"
 #include "asymkv/gate/jsonl_reader.h"
 #include "asymkv/gate/judgement_testkit.h"
 #include "asymkv/gate/test_support.h"
@@ -53,6 +54,14 @@ TEST_F(Schemas, EmptyRunsAndVerificationsObey) {
   const SchemaCheck verification("verification.schema.json");
   EXPECT_EQ(verification.check(mismatches_to_json(verify_run_folder(other.path()).mismatches)), "");
   EXPECT_EQ(verification.check(mismatches_to_json({{"arms.SD", "1", "2"}})), "");
+}
+
+TEST_F(Schemas, ComparisonsObey) {
+  const asymkv::Run run = read_run(folder_.path());
+  const std::vector<ComparedArm> arms = {{"AD", &run, ArmId::kAD}, {"SD", &run, ArmId::kSD}};
+  const CompareOptions options;
+  const Json answer = comparison_to_json(compare_arms(arms, options), options);
+  EXPECT_EQ(SchemaCheck("comparison.schema.json").check(answer), "");
 }
 
 TEST_F(Schemas, WrongFieldsAreRefused) {
