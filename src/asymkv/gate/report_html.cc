@@ -65,7 +65,7 @@ header.top{padding-top:2rem}
 h1{font-size:clamp(1.6rem,4.5vw,2.3rem);line-height:1.2;margin:.35rem 0 .75rem;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:1.35rem;line-height:1.3;margin:3rem 0 .75rem;padding-top:1rem;border-top:1px solid var(--line)}
 h3,h2.minor{font-size:1.05rem;margin:1.75rem 0 .5rem}h2.minor{padding:0;border:0}
-p,li{max-width:46rem}
+p,li{max-width:46rem;overflow-wrap:anywhere}
 a{color:var(--accent)}
 code,pre{font-family:ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:.86em;overflow-wrap:anywhere}
 .verdict{border:1px solid var(--line);border-left:.5rem solid var(--blank);border-radius:.6rem;background:var(--panel);
