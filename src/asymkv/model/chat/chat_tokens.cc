@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -126,6 +128,33 @@ std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokeni
   const std::string text = plain_text.restore(chat_template.render(hidden, now), plain);
   // The template writes the beginning-of-sequence token itself where the model wants one.
   return tokenizer.encode(text, {.add_special = false, .parse_special = true, .plain = plain});
+}
+
+OrderedJson chat_variables(const Tokenizer& tokenizer, OrderedJson messages) {
+  const auto text = [&tokenizer](const std::optional<int32_t>& id) {
+    return id ? tokenizer.decode(std::span(&*id, 1), false) : std::string();
+  };
+  const std::vector<int32_t>& ends = tokenizer.eos_ids();
+  return {{"messages", std::move(messages)},
+          {"tools", nullptr},
+          {"add_generation_prompt", true},
+          {"bos_token", text(tokenizer.bos_id())},
+          {"eos_token", text(ends.empty() ? std::nullopt : std::optional(ends.front()))}};
+}
+
+std::pair<std::string, std::string> render_chat_frame(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                                                      const std::string& begin) {
+  constexpr std::time_t kNoon = 1'767'268'800;  // of 2026-01-01 UTC: the same day in all but the farthest time zones
+  std::string mark;
+  append_utf8(kFirstPrivate, mark);
+  const OrderedJson message = {{"role", "user"}, {"content", begin + mark}};
+  const std::string text = chat_template.render(chat_variables(tokenizer, OrderedJson::array({message})), kNoon);
+  const size_t at = text.find(begin + mark);
+  const size_t cut = at + begin.size();
+  if (at == std::string::npos || text.find(mark) != cut || text.find(mark, cut + 1) != std::string::npos) {
+    throw_unsupported("the chat template does not write a user's message exactly once as it is");
+  }
+  return {text.substr(0, cut), text.substr(cut + mark.size())};
 }
 
 }  // namespace asymkv

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <ctime>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "asymkv/model/chat/chat_template.h"
@@ -20,5 +22,15 @@ namespace asymkv {
 // and Tokenizer::encode do.
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  const OrderedJson& variables, std::time_t now);
+
+// What published templates ask for, around these messages: no tools, the tokenizer's BOS and first EOS, and a begun
+// answer.
+OrderedJson chat_variables(const Tokenizer& tokenizer, OrderedJson messages);
+
+// The rendered text of one user's message that begins with `begin`, cut where the rest of the message goes: what comes
+// before it and what comes after. The date that a template may show is 2026-01-01, so that equal models give equal
+// texts. Throws Error{kUnsupported} where the template does not write the message exactly once as it is.
+std::pair<std::string, std::string> render_chat_frame(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                                                      const std::string& begin);
 
 }  // namespace asymkv

@@ -110,5 +110,29 @@ TEST(ChatTokens, AMessageCannotCompleteWhatTheTemplateBegan) {
   EXPECT_EQ(encode_chat(roles, Tokenizer::from_json(file, "t"), conversation("", "user"), 0), Ids{910});
 }
 
+TEST(ChatFrame, IsTheRenderedMessageCutWhereItsRestGoes) {
+  const ChatTemplate qwen = qwen_template();
+  const Tokenizer tokenizer = small_tokenizer();
+  const auto [head, tail] = render_chat_frame(qwen, tokenizer, "Solve this.\n\n");
+  EXPECT_TRUE(head.ends_with("<|im_start|>user\nSolve this.\n\n")) << head;
+  EXPECT_EQ(tail, "<|im_end|>\n<|im_start|>assistant\n");
+  const OrderedJson message = {{"role", "user"}, {"content", "Solve this.\n\n1 + 1?"}};
+  EXPECT_EQ(head + "1 + 1?" + tail, qwen.render(chat_variables(tokenizer, OrderedJson::array({message})), 0));
+}
+
+TEST(ChatFrame, RefusesATemplateThatDoesNotWriteTheMessageOnce) {
+  const Tokenizer tokenizer = small_tokenizer();
+  for (const char* source : {"{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", "Hello",
+                             "{{ messages[0].content | upper }}"}) {
+    const ChatTemplate chat_template = ChatTemplate::parse(source, "test");
+    try {
+      render_chat_frame(chat_template, tokenizer, "begin ");
+      ADD_FAILURE() << source;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kUnsupported) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace asymkv
