@@ -101,8 +101,7 @@ class Chat {
     if (!args.chat_template.empty()) {
       return ChatTemplate::parse(read_text_file(args.chat_template), args.chat_template);
     }
-    std::optional<ChatTemplate> found =
-        model.files.gguf != nullptr ? load_chat_template(*model.files.gguf) : load_chat_template(model.files.path);
+    std::optional<ChatTemplate> found = find_chat_template(model);
     if (!found) {
       throw_unsupported("{} has no chat template; give one with --chat-template FILE, or use generate",
                         model.files.path.string());

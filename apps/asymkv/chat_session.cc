@@ -1,6 +1,7 @@
 #include "chat_session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
@@ -8,13 +9,9 @@
 #include "run_record.h"
 
 namespace asymkv::app {
-namespace {
-
-std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
-  return id ? tokenizer.decode(std::span(&*id, 1), false) : std::string();
+std::optional<ChatTemplate> find_chat_template(const LoadedModel& model) {
+  return model.files.gguf != nullptr ? load_chat_template(*model.files.gguf) : load_chat_template(model.files.path);
 }
-
-}  // namespace
 
 ChatSession::ChatSession(LoadedModel& model, KvCache& cache, ChatTemplate chat_template, const ChatLimits& limits,
                          const SamplingOptions& sampling)
@@ -35,19 +32,7 @@ OrderedJson ChatSession::messages() const {
 
 std::vector<int32_t> ChatSession::prompt_ids() const {
   const Tokenizer& tokenizer = model_.tokenizer;
-  const std::vector<int32_t>& ends = tokenizer.eos_ids();
-  const std::optional<int32_t> eos = ends.empty() ? std::nullopt : std::optional(ends.front());
-  const OrderedJson variables = {{"messages", messages()},
-                                 {"tools", nullptr},
-                                 {"add_generation_prompt", true},
-                                 {"bos_token", token_text(tokenizer, tokenizer.bos_id())},
-                                 {"eos_token", token_text(tokenizer, eos)}};
-  return encode_chat(template_, tokenizer, variables, std::time(nullptr));
-}
-
-bool ChatSession::is_end(int32_t token) const {
-  const auto has = [token](const std::vector<int32_t>& ids) { return std::ranges::find(ids, token) != ids.end(); };
-  return has(model_.config().eos_token_ids) || has(model_.tokenizer.eos_ids());
+  return encode_chat(template_, tokenizer, chat_variables(tokenizer, messages()), std::time(nullptr));
 }
 
 std::vector<float> ChatSession::forward(std::span<const int32_t> tokens, OwnReads own_reads) {
@@ -84,7 +69,7 @@ std::string ChatSession::decode(std::vector<float> logits, Answer& answer,
     }
     const int32_t token = sampler_.sample(logits);
     ++answer.new_tokens;
-    if (is_end(token)) {
+    if (model_.is_end(token)) {
       answer.end = AnswerEnd::kStop;
       break;
     }

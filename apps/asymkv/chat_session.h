@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "asymkv/model/chat/chat_template.h"
 
 namespace asymkv::app {
+
+// The model's own chat template, if it has one.
+std::optional<ChatTemplate> find_chat_template(const LoadedModel& model);
 
 struct ChatLimits {
   int64_t max_tokens = 0;  // of one answer
@@ -53,7 +57,6 @@ class ChatSession {
 
  private:
   std::vector<int32_t> prompt_ids() const;
-  bool is_end(int32_t token) const;
   // Keeps what the cache shares with `ids`, computes the rest, and returns the logits behind it.
   std::vector<float> prefill(const std::vector<int32_t>& ids, Answer& answer);
   std::vector<float> forward(std::span<const int32_t> tokens, OwnReads own_reads);

@@ -14,10 +14,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-bool is_end(const ModelConfig& config, int32_t token) {
-  return std::ranges::find(config.eos_token_ids, token) != config.eos_token_ids.end();
-}
-
 // Appends one token to `sequence` and returns the logits after it.
 std::vector<float> step(LoadedModel& model, SequencePages& sequence, int32_t token, DType native_dtype) {
   const ForwardChunk chunk = append_chunk(sequence, std::span(&token, 1), OwnReads::kStored);
@@ -59,7 +55,7 @@ Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const
     const int32_t token = sampler.sample(logits);
     result.token_ids.push_back(token);
     if (on_token) on_token(token);
-    if (!options.ignore_eos && is_end(model.config(), token)) {
+    if (!options.ignore_eos && model.is_end(token)) {
       result.finish_reason = FinishReason::kStop;
       break;
     }
@@ -87,7 +83,7 @@ bool contains_stop(const std::string& text, size_t old_size, std::span<const std
 // Takes one chosen token into a slot; returns whether the slot goes on.
 bool accept_token(const LoadedModel& model, RunningSlot& running, int32_t token, const DecodeLimits& limits) {
   DecodeSlot& slot = *running.slot;
-  if (is_end(model.config(), token)) {
+  if (model.is_end(token)) {
     slot.finish_reason = FinishReason::kStop;
     slot.ended_by_token = true;
     return false;

@@ -1,10 +1,16 @@
 #include "asymkv/engine/loaded_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "asymkv/base/error.h"
 
 namespace asymkv {
+
+bool LoadedModel::is_end(int32_t token) const {
+  const auto has = [token](const std::vector<int32_t>& ids) { return std::ranges::find(ids, token) != ids.end(); };
+  return has(config().eos_token_ids) || has(tokenizer.eos_ids());
+}
 
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& path, Backends backends) {
   ModelFiles files = open_model(path);

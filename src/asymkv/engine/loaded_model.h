@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -16,6 +17,8 @@ struct LoadedModel {
   Decoder decoder;
 
   const ModelConfig& config() const { return files.config; }
+  // Whether the model's configuration or its tokenizer says that this token ends a turn.
+  bool is_end(int32_t token) const;
 };
 
 // Opens, checks and loads a model. Throws what open_model, load_tokenizer and Decoder throw, and Error{kBadInput} if
