@@ -82,9 +82,12 @@ std::optional<FixedScales> prepare_scales(const AdmissionRequest& request, Loade
 }
 
 ProbeResult prepare_probe(const AdmissionRequest& request, LoadedModel& model) {
-  Protocol texts = request.protocol;
-  if (texts.retrieval.empty() && !texts.math) texts = builtin_protocol("quick");
-  return run_probe(model, make_side_documents(model, texts, request.files, kProbeSeedOffset));
+  auto documents = make_side_documents(model, request.protocol, request.files, kProbeSeedOffset);
+  // A protocol of files alone has no texts of its own.
+  if (documents.empty()) {
+    documents = make_side_documents(model, builtin_protocol("quick"), request.files, kProbeSeedOffset);
+  }
+  return run_probe(model, documents);
 }
 
 RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& model, const std::vector<ArmId>& arms,

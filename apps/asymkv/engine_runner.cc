@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -55,13 +56,24 @@ double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span
   return sum / static_cast<double>(targets.size());
 }
 
+std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item) {
+  const bool chat = item.user_bytes.has_value();
+  const TextRange user{0, chat ? static_cast<size_t>(*item.user_bytes) : 0};
+  EncodeOptions options{.add_special = !chat, .parse_special = chat};
+  std::vector<int32_t> context = tokenizer.encode(item.context, options);
+  options.add_special = false;
+  if (chat) options.plain = std::span(&user, 1);
+  return {std::move(context),
+          item.question.empty() ? std::vector<int32_t>() : tokenizer.encode(item.question, options)};
+}
+
 OwnReads EngineRunner::prompt_reads() const {
   return options_.path == RunPath::kReference ? OwnReads::kStored : OwnReads::kFresh;
 }
 
 EngineRunner::CaseTokens EngineRunner::tokenize(const Unit& unit, const Case& item) const {
   CaseTokens tokens;
-  tokens.context = model_.tokenizer.encode(item.context, {.add_special = true, .parse_special = false});
+  std::tie(tokens.context, tokens.question) = encode_case(model_.tokenizer, item);
   if (unit.kind == PanelKind::kLoss) {
     const auto length = static_cast<size_t>(item.length);
     if (tokens.context.size() < length) {
@@ -69,9 +81,6 @@ EngineRunner::CaseTokens EngineRunner::tokenize(const Unit& unit, const Case& it
     }
     tokens.context.resize(std::min(tokens.context.size(), length));
     return tokens;
-  }
-  if (!item.question.empty()) {
-    tokens.question = model_.tokenizer.encode(item.question, {.add_special = false, .parse_special = false});
   }
   const auto total = static_cast<int64_t>(tokens.context.size() + tokens.question.size());
   if (total >= model_.config().max_position_embeddings) {

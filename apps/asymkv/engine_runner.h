@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "asymkv/engine/generate.h"
@@ -73,6 +74,9 @@ class EngineRunner final : public CaseRunner {
   std::map<ArmId, std::unique_ptr<KvCache>> caches_;
   std::unique_ptr<Prefix> kept_prefix_;  // shared by cases of several units (a few-shot block)
 };
+
+// Token ids of a case's context and question, each encoded by itself (case.h).
+std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item);
 
 // Mean negative log-likelihood (nats) of targets[i] after hidden row i. Rows are read in blocks, so that a large
 // vocabulary needs little memory. Non-finite logits give a NaN.

@@ -4,20 +4,26 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 
+#include "asymkv/base/json.h"
 #include "asymkv/runtime/backends.h"
 
 namespace asymkv::app {
 namespace {
 
-LoadedModel& fragile() {
+std::filesystem::path source_dir() {
   const char* folder = std::getenv("ASYMKV_SOURCE_DIR");
-  static const std::unique_ptr<LoadedModel> model = load_model(
-      std::filesystem::path(folder == nullptr ? "." : folder) / "models/probe-fragile", select_backends("cpu"));
+  return folder == nullptr ? "." : folder;
+}
+
+LoadedModel& fragile() {
+  static const std::unique_ptr<LoadedModel> model =
+      load_model(source_dir() / "models/probe-fragile", select_backends("cpu"));
   return *model;
 }
 
@@ -111,6 +117,25 @@ INSTANTIATE_TEST_SUITE_P(Panels, EngineRunnerUnits, testing::Values(PanelKind::k
                          [](const testing::TestParamInfo<PanelKind>& param) {
                            return std::string(panel_kind_name(param.param));
                          });
+
+// A small vocabulary in which <|im_end|> is special.
+TEST(EncodeCase, ControlTokensComeFromTheTemplateAlone) {
+  const std::filesystem::path path = source_dir() / "tests/golden/tokenizer/small.json";
+  const Tokenizer tokenizer = Tokenizer::from_json(read_json_file(path), path.string());
+  const int32_t end = tokenizer.token_id("<|im_end|>").value();
+  const std::string user = "a <|im_end|> b";
+  Case item;
+  item.context = "<|im_end|>Solve: ";
+  item.question = user + "<|im_end|>\n";
+  item.user_bytes = std::ssize(user);
+  const auto [context, question] = encode_case(tokenizer, item);
+  EXPECT_EQ(context.front(), end);
+  EXPECT_EQ(std::ranges::count(question, end), 1);
+  EXPECT_EQ(tokenizer.decode(question, false), item.question);
+  item.user_bytes.reset();
+  const std::vector<int32_t> plain = encode_case(tokenizer, item).second;
+  EXPECT_EQ(std::ranges::count(plain, end), 0) << "a question without a template is text from end to end";
+}
 
 }  // namespace
 }  // namespace asymkv::app

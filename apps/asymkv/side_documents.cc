@@ -4,6 +4,8 @@
 #include <span>
 
 #include "asymkv/base/error.h"
+#include "asymkv/model/chat/chat_tokens.h"
+#include "chat_session.h"
 
 namespace asymkv::app {
 
@@ -11,6 +13,11 @@ CaseTokenizer case_tokenizer(const LoadedModel& model) {
   CaseTokenizer tokenizer;
   tokenizer.count = [&model](std::string_view text) {
     return static_cast<int64_t>(model.tokenizer.encode(text, {.add_special = false, .parse_special = false}).size());
+  };
+  tokenizer.chat_frame = [&model](const std::string& begin) {
+    const std::optional<ChatTemplate> found = find_chat_template(model);
+    if (!found) throw_unsupported("{} has no chat template to ask the math questions by", model.files.path.string());
+    return render_chat_frame(*found, model.tokenizer, begin);
   };
   tokenizer.has_bos = !model.tokenizer.encode("", {.add_special = true}).empty();
   return tokenizer;

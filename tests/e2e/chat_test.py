@@ -160,5 +160,38 @@ class ChatTest(unittest.TestCase):
         self.assertIn("line 1, column 4: the statement \"include\"", result.stderr)
 
 
+class MathByChat(unittest.TestCase):
+    """GSM8K questions asked through a chat template: a protocol whose math panel has "prompt": "chat"."""
+    TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}\n{% endfor %}[answer]"
+
+    def admit(self, folder, model, check):
+        protocol = json.loads(run("gate", "protocol", "quick", "--json", check=0).stdout)
+        protocol = protocol.get("protocol", protocol)
+        protocol["panels"].update(retrieval=[], loss=[])
+        protocol["panels"]["math"].update(prompt="chat", few_shot=0, count=2, cases_per_unit=2, generation={"token_limit": 8, "stops": []})
+        (folder / "chat.json").write_text(json.dumps(protocol))
+        (folder / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "1+1=2\\n#### 2"}\n'
+                                           '{"question": "Is <|eos|> 2 + 1?", "answer": "#### 3"}\n')
+        return run("admit", model, "--protocol", folder / "chat.json", "--math-questions", folder / "test.jsonl", "--arms", "N,SD",
+                   "--out", folder / "run", check=check)
+
+    def test_a_template_writes_the_cases(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            self.assertIn("has no chat template to ask the math questions by", self.admit(folder, MODEL, 4).stderr)
+            model = folder / "model"
+            model.mkdir()
+            for file in MODEL.iterdir():
+                (model / file.name).symlink_to(file)
+            (model / "chat_template.jinja").write_text(self.TEMPLATE)
+            self.admit(folder, model, 0)
+            cases = [json.loads(line) for line in (folder / "run/cases.jsonl").read_text().splitlines()]
+            run("gate", "verify", folder / "run", check=0)
+        self.assertEqual([case["question"] for case in cases], ["1 + 1?\n[answer]", "Is <|eos|> 2 + 1?\n[answer]"])
+        self.assertEqual([case["user_bytes"] for case in cases], [6, 17])
+        self.assertEqual(cases[0]["context"], cases[1]["context"])
+        self.assertIn("[user] Solve this problem step by step.", cases[0]["context"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -14,6 +14,12 @@ void check_case(const Case& value, const JsonFields& fields) {
   if (value.id.empty()) fields.fail("id", "is empty");
   if (value.panel.empty()) fields.fail("panel", "is empty");
   if (value.context.empty()) fields.fail("context", "is empty");
+  if (value.user_bytes) {
+    if (value.kind != PanelKind::kMath) fields.fail("user_bytes", "is for math cases by chat alone");
+    if (*value.user_bytes < 1 || *value.user_bytes > std::ssize(value.question)) {
+      fields.fail("user_bytes", "must lie between 1 and the bytes of the question");
+    }
+  }
   if (value.kind == PanelKind::kLoss) {
     if (!value.question.empty()) fields.fail("question", "must be empty in a loss case");
     if (!value.expected.empty()) fields.fail("expected", "must be empty in a loss case");
@@ -43,9 +49,11 @@ PanelKind parse_panel_kind(std::string_view name, std::string_view origin) {
 }
 
 Json case_to_json(const Case& value) {
-  return {{"id", value.id},           {"panel", value.panel},       {"kind", panel_kind_name(value.kind)},
-          {"context", value.context}, {"question", value.question}, {"expected", value.expected},
-          {"depth", value.depth},     {"length", value.length},     {"scored_tokens", value.scored_tokens}};
+  Json json = {{"id", value.id},           {"panel", value.panel},       {"kind", panel_kind_name(value.kind)},
+               {"context", value.context}, {"question", value.question}, {"expected", value.expected},
+               {"depth", value.depth},     {"length", value.length},     {"scored_tokens", value.scored_tokens}};
+  if (value.user_bytes) json["user_bytes"] = *value.user_bytes;
+  return json;
 }
 
 Case case_from_json(const Json& json, std::string_view origin) {
@@ -60,6 +68,7 @@ Case case_from_json(const Json& json, std::string_view origin) {
   value.depth = fields.number("depth");
   value.length = fields.integer("length");
   value.scored_tokens = fields.integer("scored_tokens");
+  if (fields.has("user_bytes")) value.user_bytes = fields.integer("user_bytes");
   fields.finish();
   check_case(value, fields);
   return value;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ struct Case {
   int64_t length = 0;    // retrieval: tokens of BOS, context, question and answer. Loss: tokens kept. Math: 0
   // Loss: the last `scored_tokens` of the `length` tokens are scored, each as the target of the one before it.
   int64_t scored_tokens = 0;
+  // Math by chat: a chat template wrote the texts. Special tokens that they spell are control tokens then, but for the
+  // first `user_bytes` bytes of `question`, which are a user's and stay text; and no BOS is added.
+  std::optional<int64_t> user_bytes;
 
   bool operator==(const Case&) const = default;
 };

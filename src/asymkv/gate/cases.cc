@@ -82,6 +82,32 @@ std::vector<Case> retrieval_cases(const RetrievalPanel& panel, uint64_t seed, co
   return make_generic_retrieval(panel, seed, tokenizer, split_sentences(read_utf8_text(path)), path.string());
 }
 
+Case math_case(const MathPanel& panel, const Gsm8kRow& row, size_t idx) {
+  Case result;
+  result.id = fmt::format("math/{:04d}", idx);
+  result.panel = panel.name();
+  result.kind = PanelKind::kMath;
+  result.expected = row.gold;
+  return result;
+}
+
+// Every question as a user's message behind the same instruction: what the template and we write before the question is
+// the shared context.
+std::vector<Case> chat_cases(const MathPanel& panel, const std::vector<Gsm8kRow>& rows,
+                             const CaseTokenizer& tokenizer) {
+  ASYMKV_CHECK(tokenizer.chat_frame != nullptr, "no chat template was asked for");
+  const auto [head, tail] = tokenizer.chat_frame(std::string(kGsm8kInstruction));
+  std::vector<Case> cases;
+  for (const Gsm8kRow& row : rows) {
+    Case result = math_case(panel, row, cases.size());
+    result.context = head;
+    result.question = row.question + tail;
+    result.user_bytes = std::ssize(row.question);
+    cases.push_back(std::move(result));
+  }
+  return cases;
+}
+
 std::vector<Case> math_cases(const MathPanel& panel, uint64_t seed, const CaseFiles& files,
                              const CaseTokenizer& tokenizer) {
   if (panel.source == DataSource::kBuiltin) {
@@ -90,17 +116,14 @@ std::vector<Case> math_cases(const MathPanel& panel, uint64_t seed, const CaseFi
     return cases;
   }
   const Paths paths = math_files(panel, files);
+  if (panel.prompt == MathPrompt::kChat) return chat_cases(panel, read_gsm8k(paths[0], panel.count), tokenizer);
   const std::string examples = panel.few_shot > 0 ? gsm8k_few_shot(read_gsm8k(paths[1], panel.few_shot)) : "";
   std::vector<Case> cases;
   for (const Gsm8kRow& row : read_gsm8k(paths[0], panel.count)) {
-    Case result;
-    result.id = fmt::format("math/{:04d}", cases.size());
-    result.panel = panel.name();
-    result.kind = PanelKind::kMath;
+    Case result = math_case(panel, row, cases.size());
     // The examples are the same in all cases, so that one prefill of them can serve all.
     result.context = examples.empty() ? gsm8k_prompt(row) : examples;
     if (!examples.empty()) result.question = gsm8k_prompt(row);
-    result.expected = row.gold;
     cases.push_back(std::move(result));
   }
   return cases;

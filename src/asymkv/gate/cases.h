@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "asymkv/gate/case.h"
@@ -27,6 +28,9 @@ using CountTokens = std::function<int64_t(std::string_view text)>;
 struct CaseTokenizer {
   CountTokens count;
   bool has_bos = false;  // a BOS is put before the context, and counts into Case::length
+  // What the model's chat template makes of one user's message that begins with `begin`: the text before the rest of
+  // the message, and the text after it. Throws Error{kUnsupported} naming a model without a template.
+  std::function<std::pair<std::string, std::string>(const std::string& begin)> chat_frame = nullptr;
 };
 
 // Fills in the SHA-256 of every file a panel uses, or checks the one the protocol names. Throws Error{kUsage} for a

@@ -365,5 +365,68 @@ TEST(ResolveData, FillsInAndChecksHashes) {
   expect_error([&] { resolve_data(quick, files); }, ErrorCode::kUsage, "needs a file of GSM8K training questions");
 }
 
+CaseTokenizer chat_tokenizer() {
+  CaseTokenizer tokenizer = word_tokenizer();
+  tokenizer.chat_frame = [](const std::string& begin) {
+    return std::pair("<|user|>\n" + begin, std::string("<|end|>\n<|assistant|>\n"));
+  };
+  return tokenizer;
+}
+
+Protocol chat_protocol() {
+  Protocol protocol;
+  protocol.math = builtin_protocol("quick").math;
+  protocol.math->count = 2;
+  protocol.math->few_shot = 0;
+  protocol.math->prompt = MathPrompt::kChat;
+  return protocol;
+}
+
+TEST(Gsm8kByChat, QuestionsAreUserTextBehindOneSharedContext) {
+  const test::TempFolder folder;
+  CaseFiles files;
+  files.math_questions = folder.write("test.jsonl", kRows);
+  const auto cases = make_cases(chat_protocol(), files, chat_tokenizer());
+  ASSERT_EQ(cases.size(), 2U);
+  for (const Case& value : cases) {
+    EXPECT_EQ(value.context, "<|user|>\n" + std::string(kGsm8kInstruction));
+    EXPECT_TRUE(value.question.ends_with("<|end|>\n<|assistant|>\n"));
+    EXPECT_EQ(value.question.substr(static_cast<size_t>(value.user_bytes.value())), "<|end|>\n<|assistant|>\n");
+  }
+  EXPECT_EQ(cases[0].question.substr(0, static_cast<size_t>(*cases[0].user_bytes)), "Two and two?");
+  EXPECT_EQ(cases[0].expected, "4");
+  const auto path = folder.write("cases.jsonl", cases_to_jsonl(cases));
+  EXPECT_EQ(read_cases(path), cases);
+  for (const Json& bad : {Json(0), Json(1000), Json("all")}) {
+    Json json = case_to_json(cases[0]);
+    json["user_bytes"] = bad;
+    folder.write("cases.jsonl", canonical_json(json) + "\n");
+    expect_error([&] { read_cases(path); }, ErrorCode::kBadInput, "user_bytes");
+  }
+  Json retrieval = case_to_json(cases[0]);
+  retrieval["kind"] = "retrieval";
+  folder.write("cases.jsonl", canonical_json(retrieval) + "\n");
+  expect_error([&] { read_cases(path); }, ErrorCode::kBadInput, "\"user_bytes\" is for math cases by chat alone");
+}
+
+TEST(Gsm8kByChat, TheProtocolSaysSo) {
+  Protocol protocol = builtin_protocol("quick");
+  const Json before = protocol_to_json(protocol);
+  EXPECT_FALSE(before["panels"]["math"].contains("prompt")) << "protocols of before keep their hash";
+  protocol.math->few_shot = 0;
+  protocol.math->prompt = MathPrompt::kChat;
+  const Json json = protocol_to_json(protocol);
+  EXPECT_EQ(json["panels"]["math"]["prompt"], "chat");
+  EXPECT_EQ(protocol_from_json(json, "p").math->prompt, MathPrompt::kChat);
+  const auto refuse = [](Protocol p, std::string_view words) {
+    expect_error([&] { protocol_from_json(protocol_to_json(p), "p"); }, ErrorCode::kBadInput, words);
+  };
+  protocol.math->few_shot = 4;
+  refuse(protocol, "\"panels.math.few_shot\" must be 0 where \"prompt\" is \"chat\"");
+  protocol = builtin_protocol("builtin");
+  protocol.math->prompt = MathPrompt::kChat;
+  refuse(protocol, "\"panels.math.prompt\" must be \"few-shot\" for the builtin problems");
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -1,6 +1,5 @@
 #include "asymkv/gate/gsm8k.h"
 
-#include <string_view>
 #include <utility>
 
 #include "asymkv/base/error.h"

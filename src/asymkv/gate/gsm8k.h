@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace asymkv {
@@ -20,6 +21,9 @@ std::vector<Gsm8kRow> read_gsm8k(const std::filesystem::path& path, int64_t coun
 
 // "Question: ...\nAnswer: ...\n\n" for each row: the examples before a question.
 std::string gsm8k_few_shot(const std::vector<Gsm8kRow>& rows);
+// What a user's message says before the question, where a chat template asks it.
+inline constexpr std::string_view kGsm8kInstruction =
+    "Solve this problem step by step. End with a last line that holds only \"#### \" and the answer as a number.\n\n";
 // "Question: ...\nAnswer:"
 std::string gsm8k_prompt(const Gsm8kRow& row);
 

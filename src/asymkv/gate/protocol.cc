@@ -92,6 +92,11 @@ void check_math(const Checker& check, const MathPanel& panel, const std::string&
   check.range(panel.few_shot, at + "few_shot", 0, 64);
   if (panel.source == DataSource::kBuiltin) {
     check.require(panel.few_shot == 0, at + "few_shot", "must be 0 for the builtin problems, which need no examples");
+    check.require(panel.prompt == MathPrompt::kFewShot, at + "prompt",
+                  "must be \"few-shot\" for the builtin problems, whose models know no chat template");
+  }
+  if (panel.prompt == MathPrompt::kChat) {
+    check.require(panel.few_shot == 0, at + "few_shot", "must be 0 where \"prompt\" is \"chat\"");
   }
   check.share(panel.native_floor, at + "native_floor");
   check_hashes(check, panel.source, panel.data_sha256, at);
@@ -198,6 +203,10 @@ std::string_view run_path_name(RunPath value) {
 
 std::string_view prefill_name(Prefill value) {
   return enum_name(std::array<std::string_view, 2>{"shared", "per-arm"}, value);
+}
+
+std::string_view math_prompt_name(MathPrompt value) {
+  return enum_name(std::array<std::string_view, 2>{"few-shot", "chat"}, value);
 }
 
 std::string_view answer_parser_name(AnswerParser value) {

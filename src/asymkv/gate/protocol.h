@@ -17,12 +17,14 @@ enum class ProtocolClass : uint8_t { kCertifying, kScreening };  // screening pr
 enum class Objective : uint8_t { kPreservation, kAggregate };
 enum class RunPath : uint8_t { kWorker, kReference };
 enum class Prefill : uint8_t { kShared, kPerArm };
+enum class MathPrompt : uint8_t { kFewShot, kChat };  // worked examples before the question; the model's chat template
 enum class AnswerParser : uint8_t { kStrict, kFlexible };  // "#### N" only; the last number of the text
 
 std::string_view protocol_class_name(ProtocolClass value);  // "certifying", "screening"
 std::string_view objective_name(Objective value);           // "preservation", "aggregate"
 std::string_view run_path_name(RunPath value);              // "worker", "reference"
 std::string_view prefill_name(Prefill value);               // "shared", "per-arm"
+std::string_view math_prompt_name(MathPrompt value);        // "few-shot", "chat"
 std::string_view answer_parser_name(AnswerParser value);    // "strict", "flexible"
 // For options; throw Error{kUsage} naming the text and the known words.
 RunPath parse_run_path(std::string_view name);
@@ -62,6 +64,7 @@ struct MathPanel {
   std::vector<std::string> data_sha256;  // source file: the questions, then the few-shot file if few_shot > 0
   int64_t count = 0;
   int64_t few_shot = 0;
+  MathPrompt prompt = MathPrompt::kFewShot;  // source file
   AnswerParser parser = AnswerParser::kStrict;
   double native_floor = 0.30;
   GenerationLimits generation;

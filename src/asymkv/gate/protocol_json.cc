@@ -64,15 +64,18 @@ RetrievalPanel retrieval_from(JsonFields fields) {
   return panel;
 }
 
+// "prompt" is written where it is chat alone, so that older protocols keep their hash.
 Json math_to_json(const MathPanel& panel) {
-  return {{"source", data_source_name(panel.source)},
-          {"data_sha256", panel.data_sha256},
-          {"count", panel.count},
-          {"few_shot", panel.few_shot},
-          {"parser", answer_parser_name(panel.parser)},
-          {"native_floor", panel.native_floor},
-          {"generation", generation_to_json(panel.generation)},
-          {"cases_per_unit", panel.cases_per_unit}};
+  Json json = {{"source", data_source_name(panel.source)},
+               {"data_sha256", panel.data_sha256},
+               {"count", panel.count},
+               {"few_shot", panel.few_shot},
+               {"parser", answer_parser_name(panel.parser)},
+               {"native_floor", panel.native_floor},
+               {"generation", generation_to_json(panel.generation)},
+               {"cases_per_unit", panel.cases_per_unit}};
+  if (panel.prompt == MathPrompt::kChat) json["prompt"] = math_prompt_name(panel.prompt);
+  return json;
 }
 
 MathPanel math_from(JsonFields fields) {
@@ -81,6 +84,9 @@ MathPanel math_from(JsonFields fields) {
   panel.data_sha256 = fields.texts("data_sha256");
   panel.count = fields.integer("count");
   panel.few_shot = fields.integer("few_shot");
+  if (fields.has("prompt")) {
+    panel.prompt = word(fields, "prompt", {MathPrompt::kFewShot, MathPrompt::kChat}, math_prompt_name);
+  }
   panel.parser = word(fields, "parser", {AnswerParser::kStrict, AnswerParser::kFlexible}, answer_parser_name);
   panel.native_floor = fields.number("native_floor");
   panel.generation = generation_from(fields.object("generation"));
