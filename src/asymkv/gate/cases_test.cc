@@ -428,5 +428,30 @@ TEST(Gsm8kByChat, TheProtocolSaysSo) {
   refuse(protocol, "\"panels.math.prompt\" must be \"few-shot\" for the builtin problems");
 }
 
+// Pieces cost more tokens alone than in one text, as the first word of a text does with most vocabularies.
+TEST(GenericRetrieval, FillsThePromptUpAtAnyLength) {
+  CaseTokenizer tokenizer = word_tokenizer();
+  tokenizer.count = [count = tokenizer.count](std::string_view text) { return count(text) + 1; };
+  const test::TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 5000; ++i)
+    text += fmt::format("Line {} says little, and then it says a good deal more of it.\n", i);
+  CaseFiles files;
+  files.filler = folder.write("filler.txt", text);
+  Protocol protocol;
+  protocol.retrieval = {builtin_protocol("quick").retrieval[0]};
+  RetrievalPanel& panel = protocol.retrieval[0];
+  panel.source = DataSource::kFile;
+  panel.length = 30'720;
+  panel.count = panel.depths = 40;
+  std::set<int64_t> depths;
+  for (const Case& value : make_cases(protocol, files, tokenizer)) {
+    EXPECT_LE(value.length, panel.length);
+    EXPECT_GT(value.length, panel.length - 400) << "2,000 are missing without a second filling";
+    depths.insert(std::llround(value.depth * 40 - 0.5));
+  }
+  EXPECT_EQ(std::ssize(depths), 40);
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -102,26 +102,33 @@ class RetrievalMaker {
     const Needles needles = draw_needles(random, panel_);
     const double depth = (static_cast<double>(idx % panel_.depths) + 0.5) / static_cast<double>(panel_.depths);
     const int64_t fixed = fixed_tokens(needles);
-    std::vector<std::string_view> sentences = take(random, panel_.length - fixed - needle_tokens(needles));
+    int64_t budget = panel_.length - fixed - needle_tokens(needles);
+    const Random drawn = random;
     Case result;
     result.id = fmt::format("{}/{:04d}", panel_.name(), idx);
     result.panel = panel_.name();
     result.kind = PanelKind::kRetrieval;
     result.question = needles.question;
     result.expected = needles.number;
-    const Random placing = random;
-    // Pieces counted one by one may come to fewer tokens than the whole by a few.
-    while (true) {
-      if (sentences.empty()) {
-        throw_bad_input("{}: no sentence fits into {} tokens beside the needles", origin_, panel_.length);
-      }
-      Random draw = placing;
+    std::vector<std::string_view> sentences;
+    const auto put_together = [&](Random draw) {
       const auto placed = place(draw, needles, std::ssize(sentences), depth);
       result.context = assemble(sentences, placed, needles, result.depth);
       result.length = fixed + tokenizer_.count(result.context);
-      if (result.length <= panel_.length) return result;
-      sentences.pop_back();
+    };
+    // Pieces counted one by one come to more tokens than the whole as a rule: what is left is filled up once.
+    for (int round = 0; round < 2; ++round) {
+      random = drawn;
+      sentences = take(random, budget);
+      put_together(random);
+      budget += panel_.length - result.length;
     }
+    while (!sentences.empty() && result.length > panel_.length) {
+      sentences.pop_back();
+      put_together(random);
+    }
+    if (!sentences.empty()) return result;
+    throw_bad_input("{}: no sentence fits into {} tokens beside the needles", origin_, panel_.length);
   }
 
  private:
