@@ -1,5 +1,6 @@
 #include "asymkv/base/error.h"
 #include "asymkv/device/device.h"
+#include "asymkv/device/device_copy.h"
 
 // The device rung of a build without CUDA.
 namespace asymkv {
@@ -30,6 +31,10 @@ void DeviceBuffer::download(std::span<std::byte>, int64_t) const {
   throw_unsupported("{}", kWhy);
 }
 void DeviceBuffer::fill(uint8_t) const {
+  throw_unsupported("{}", kWhy);
+}
+
+void copy_within(const DeviceBuffer&, int64_t, int64_t, int64_t) {
   throw_unsupported("{}", kWhy);
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/device/device_copy.h"
+#include "asymkv/kv/tiled_layout.h"
 
 namespace asymkv {
 namespace {
@@ -36,10 +38,19 @@ KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
   ASYMKV_CHECK(config_.num_layers >= 0, "num_layers is {}", config_.num_layers);
   check_scales();
   check_transforms();
-  const auto num_layers = static_cast<size_t>(config_.num_layers);
+  planes_.resize(static_cast<size_t>(config_.num_layers));
+  if (config_.memory == KvMemory::kHost) {
+    allocate_host();
+  } else {
+    allocate_device();
+  }
+  k_counters_.resize(planes_.size());
+  v_counters_.resize(planes_.size());
+}
+
+void KvCache::allocate_host() {
   const int64_t scale_elems = config_.num_pages * layout_.page_scale_elems();
   try {
-    planes_.resize(num_layers);
     for (LayerPlanes& planes : planes_) {
       planes.k.assign(static_cast<size_t>(layout_.k_plane_bytes(config_.num_pages)), kPoison);
       planes.v.assign(static_cast<size_t>(layout_.v_plane_bytes(config_.num_pages)), kPoison);
@@ -52,8 +63,21 @@ KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
   } catch (const std::length_error&) {  // more than a vector can ever hold
     throw_no_memory();
   }
-  k_counters_.resize(num_layers);
-  v_counters_.resize(num_layers);
+}
+
+void KvCache::allocate_device() {
+  const TiledLayout tiled(layout_.geometry(), layout_.format());
+  for (LayerPlanes& planes : planes_) {
+    planes.blocks = DeviceBuffer(tiled.plane_bytes(config_.num_pages));
+    planes.scales = DeviceBuffer(tiled.scale_plane_bytes(config_.num_pages));
+    planes.blocks.fill(static_cast<uint8_t>(kPoison));
+    planes.scales.fill(static_cast<uint8_t>(kPoison));
+  }
+}
+
+std::string KvCache::layout_id() const {
+  if (config_.memory == KvMemory::kHost) return layout_.id();
+  return TiledLayout(layout_.geometry(), layout_.format()).id();
 }
 
 void KvCache::throw_no_memory() const {
@@ -105,8 +129,12 @@ KvLayerView KvCache::layer(int64_t layer_idx) {
   KvLayerView view;
   view.layout = &layout_;
   view.num_pages = config_.num_pages;
-  view.k_plane = planes.k.data();
-  view.v_plane = planes.v.data();
+  if (config_.memory == KvMemory::kHost) {
+    view.k_plane = planes.k.data();
+    view.v_plane = planes.v.data();
+  }
+  view.tiled_blocks = planes.blocks.data();
+  view.tiled_scales = planes.scales.data();
   view.k_scales = planes.k_scales.empty() ? nullptr : planes.k_scales.data();
   view.v_scales = planes.v_scales.empty() ? nullptr : planes.v_scales.data();
   if (!config_.fixed_scales.empty()) view.fixed_scales = config_.fixed_scales[static_cast<size_t>(layer_idx)];
@@ -122,11 +150,18 @@ void KvCache::copy_page(PageId from, PageId to) {
     const auto source = plane.begin() + page_index(from) * stride;
     std::copy(source, source + stride, plane.begin() + page_index(to) * stride);
   };
+  const auto copy_on_device = [&](const DeviceBuffer& plane) {
+    if (plane.bytes() == 0) return;
+    const int64_t stride = plane.bytes() / config_.num_pages;
+    copy_within(plane, page_index(from) * stride, page_index(to) * stride, stride);
+  };
   for (LayerPlanes& planes : planes_) {
     copy(planes.k, layout_.k_page_stride_bytes());
     copy(planes.v, layout_.v_page_stride_bytes());
     copy(planes.k_scales, layout_.page_scale_elems());
     copy(planes.v_scales, layout_.page_scale_elems());
+    copy_on_device(planes.blocks);
+    copy_on_device(planes.scales);
   }
 }
 
@@ -137,13 +172,17 @@ CacheInventory KvCache::inventory() const {
   const PageBytes page = layout_.page_bytes();
   for (const LayerPlanes& planes : planes_) {
     // What was allocated, measured; the payload share of a plane follows from its page count.
-    const auto k_bytes = static_cast<int64_t>(planes.k.size());
-    const auto v_bytes = static_cast<int64_t>(planes.v.size());
+    const int64_t bytes = static_cast<int64_t>(planes.k.size() + planes.v.size()) + planes.blocks.bytes();
     inventory.planes.k_payload += config_.num_pages * page.k_payload;
     inventory.planes.v_payload += config_.num_pages * page.v_payload;
-    inventory.planes.padding += k_bytes + v_bytes - config_.num_pages * (page.k_payload + page.v_payload);
-    inventory.planes.k_scales += static_cast<int64_t>(planes.k_scales.size() * sizeof(float));
-    inventory.planes.v_scales += static_cast<int64_t>(planes.v_scales.size() * sizeof(float));
+    inventory.planes.padding += bytes - config_.num_pages * (page.k_payload + page.v_payload);
+    // On the device both sides' scales share a plane.
+    const int64_t tiled_k_scales = layout_.has_k_scales() && layout_.has_v_scales() ? planes.scales.bytes() / 2
+                                   : layout_.has_k_scales()                         ? planes.scales.bytes()
+                                                                                    : 0;
+    inventory.planes.k_scales += static_cast<int64_t>(planes.k_scales.size() * sizeof(float)) + tiled_k_scales;
+    inventory.planes.v_scales +=
+        static_cast<int64_t>(planes.v_scales.size() * sizeof(float)) + planes.scales.bytes() - tiled_k_scales;
   }
   const bool k_fixed = layout_.format().key.scale == ScaleKind::kFixed;
   const bool v_fixed = layout_.format().value.scale == ScaleKind::kFixed;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "asymkv/device/device.h"
 #include "asymkv/kv/codec.h"
 #include "asymkv/kv/key_transform.h"
 #include "asymkv/kv/layout.h"
@@ -21,8 +22,12 @@ struct LayerScales {
   float value = 1.0F;
 };
 
-// What a kernel sees of one layer of one cache: host pointers, owned by KvCache. Plane pointers of absent scale planes
-// are null. `transform` is null unless the key format removes a vector.
+// Where a cache's bytes lie: in host memory in the layout of kv/layout.h, or in device memory in that of
+// kv/tiled_layout.h.
+enum class KvMemory { kHost, kDevice };
+
+// What a kernel sees of one layer of one cache, owned by KvCache. Plane pointers of absent scale planes, and those of
+// the other memory, are null. `transform` (host) is null unless the key format removes a vector.
 struct KvLayerView {
   const KvLayout* layout = nullptr;
   int64_t num_pages = 0;  // pages in every plane: ids outside [0, num_pages) are refused
@@ -32,8 +37,10 @@ struct KvLayerView {
   float* v_scales = nullptr;
   LayerScales fixed_scales;
   const KeyTransform* transform = nullptr;
+  std::byte* tiled_blocks = nullptr;  // KvMemory::kDevice: the two planes of TiledLayout
+  std::byte* tiled_scales = nullptr;
 
-  // Scale of one stored row (1 for wide sides).
+  // Scale of one stored row (1 for wide sides), in host memory.
   float k_scale(int64_t page, int64_t kv_head, int64_t slot) const;
   float v_scale(int64_t page, int64_t kv_head, int64_t slot) const;
 };
@@ -52,6 +59,7 @@ struct KvCacheConfig {
   std::string scale_source = "none";      // "none", "dynamic", "unit", "checkpoint", "calibrated:SHA256"
   std::vector<KeyTransform> transforms;   // one a layer if the key format removes a vector, else empty
   CacheUse use;
+  KvMemory memory = KvMemory::kHost;
 };
 
 // Bytes that a cache really holds, term by term; equal to layout.page_bytes() times pages and layers, plus fixed
@@ -64,15 +72,18 @@ struct CacheInventory {
   int64_t total() const { return planes.total() + fixed_scale_bytes; }
 };
 
-// Owns the planes of all layers of one cache in host memory, its page pool, scales and key transforms. New memory is
-// filled with 0xff (NaN in every float type), so that a kernel that reads an unwritten slot is caught.
+// Owns the planes of all layers of one cache, its page pool, scales and key transforms. New memory is filled with 0xff
+// (NaN in every float type), so that a kernel that reads an unwritten slot is caught.
 class KvCache {
  public:
   // Throws Error{kUsage} if scales or transforms do not fit the format (missing, wrong count, non-finite or
-  // non-positive, naming layer and side), Error{kResourceExhausted} if the memory is not to be had.
+  // non-positive, naming layer and side), Error{kResourceExhausted} if the memory is not to be had, Error{kUnsupported}
+  // for device memory in a build without CUDA or a geometry that TiledLayout refuses.
   KvCache(const KvLayout& layout, KvCacheConfig config);
 
   const KvLayout& layout() const { return layout_; }
+  // Of the bytes as they lie in memory: KvLayout's id, or TiledLayout's.
+  std::string layout_id() const;
   const KvCacheConfig& config() const { return config_; }
   PagePool& pool() { return pool_; }
   const PagePool& pool() const { return pool_; }
@@ -92,7 +103,11 @@ class KvCache {
     std::vector<std::byte> v;
     std::vector<float> k_scales;
     std::vector<float> v_scales;
+    DeviceBuffer blocks;
+    DeviceBuffer scales;
   };
+  void allocate_host();
+  void allocate_device();
   size_t checked(int64_t layer_idx) const;  // throws Error{kInternal} outside [0, num_layers)
   void check_scales() const;
   void check_transforms() const;

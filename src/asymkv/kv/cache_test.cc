@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/device/device.h"
 #include "asymkv/kv/rope.h"
 
 namespace asymkv {
@@ -414,6 +415,28 @@ TEST(SequencePages, AgreesWithANaiveModel) {
     }
     EXPECT_GT(run.num_refused(), 20) << "the pool was never full";
   }
+}
+
+// Without a GPU, a cache in device memory is refused; with one, it holds the layout's bytes in the tiled layout.
+TEST(KvCache, DeviceMemory) {
+  const KvLayout layout({2, 64, 64, 16}, parse_kv_format("k8v8", DType::kBF16, ScaleKind::kDynamic));
+  KvCacheConfig config;
+  config.num_layers = 3;
+  config.num_pages = 5;
+  config.scale_source = "dynamic";
+  const KvCache on_host(layout, config);
+  EXPECT_EQ(on_host.layout_id(), "plain-1");
+  config.memory = KvMemory::kDevice;
+  if (list_devices().devices.empty()) {
+    EXPECT_THROW(KvCache(layout, config), Error);
+    return;
+  }
+  KvCache on_device(layout, config);
+  EXPECT_EQ(on_device.layout_id(), "tiled-1");
+  EXPECT_EQ(on_device.inventory().planes, on_host.inventory().planes);
+  EXPECT_EQ(on_device.layer(1).k_plane, nullptr);
+  EXPECT_NE(on_device.layer(1).tiled_blocks, nullptr);
+  EXPECT_NE(on_device.layer(1).tiled_scales, nullptr);
 }
 
 }  // namespace

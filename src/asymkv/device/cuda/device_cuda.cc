@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "asymkv/device/cuda/cuda_error.h"
 #include "asymkv/device/device.h"
+#include "asymkv/device/device_copy.h"
 
 namespace asymkv {
 namespace {
@@ -102,6 +105,14 @@ void DeviceBuffer::download(std::span<std::byte> to, int64_t offset) const {
 
 void DeviceBuffer::fill(uint8_t value) const {
   if (bytes_ > 0) ASYMKV_CUDA(cudaMemset(data_, value, static_cast<size_t>(bytes_)));
+}
+
+void copy_within(const DeviceBuffer& buffer, int64_t from, int64_t to, int64_t bytes) {
+  ASYMKV_CHECK(bytes >= 0 && std::min(from, to) >= 0 && std::max(from, to) + bytes <= buffer.bytes() &&
+                   std::abs(from - to) >= bytes,
+               "copy of {} bytes from {} to {} of {}", bytes, from, to, buffer.bytes());
+  ASYMKV_CUDA(cudaMemcpyAsync(buffer.data() + to, buffer.data() + from, static_cast<size_t>(bytes),
+                              cudaMemcpyDeviceToDevice, nullptr));
 }
 
 }  // namespace asymkv
