@@ -31,13 +31,13 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
 void add_activations_option(CLI::App& command, int& activations) {
   command
       .add_option("--activations", activations,
-                  "32: FP32 activations; 16: rounded to 16 bits where they meet quantised weights, faster")
+                  "32: FP32 activations; 16: rounded to 16 bits in matrix products, faster")
       ->capture_default_str();
 }
 
 Activations parse_activations(int bits) {
   if (bits == 32) return Activations::kF32;
-  if (bits == 16) return Activations::kI16;
+  if (bits == 16) return Activations::k16;
   throw_usage("--activations {}: give 32 or 16", bits);
 }
 

@@ -8,7 +8,7 @@
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/loaded_model.h"
 #include "asymkv/engine/sampler.h"
-#include "asymkv/kernels/cpu/model/cpu_model.h"
+#include "asymkv/ops/model_ops.h"
 
 namespace asymkv::app {
 
@@ -23,7 +23,7 @@ void add_kv_options(CLI::App& command, KvOptions& options);
 // --temperature, --top-p, --top-k and --seed.
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
-// --activations 32 (default) or 16: what products with quantised weights on the CPU round activations to.
+// --activations 32 (default) or 16: what matrix products round activations to.
 void add_activations_option(CLI::App& command, int& activations);
 // Throws Error{kUsage} for another number.
 Activations parse_activations(int bits);

@@ -80,6 +80,7 @@ std::unique_ptr<KvCache> make_cache(const Decoder& decoder, const CacheRequest& 
   KvCacheConfig config;
   config.num_layers = decoder.config().num_layers;
   config.num_pages = request.num_pages;
+  config.memory = decoder.backends().attention->cache_memory();
   config.fixed_scales = select_scales(request);
   config.use = request.use;
   if (format.scale() == ScaleKind::kDynamic) config.scale_source = "dynamic";

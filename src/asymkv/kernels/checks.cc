@@ -9,17 +9,29 @@ namespace {
 
 constexpr int64_t kMaxGroup = 16;
 
-void check_view(const KvLayerView& view, const KvGeometry& geometry) {
+void check_planes(const KvLayerView& view, KvMemory memory) {
+  const KvLayout& layout = *view.layout;
+  const bool k_scales = layout.has_k_scales(), v_scales = layout.has_v_scales();
+  if (memory == KvMemory::kDevice) {
+    ASYMKV_CHECK(view.tiled_blocks != nullptr, "cache of {} pages without planes in device memory", view.num_pages);
+    ASYMKV_CHECK((k_scales || v_scales) == (view.tiled_scales != nullptr), "scale planes do not fit the format {}",
+                 layout.format().id());
+    return;
+  }
+  ASYMKV_CHECK(view.k_plane != nullptr && view.v_plane != nullptr, "cache of {} pages without planes in host memory",
+               view.num_pages);
+  ASYMKV_CHECK(k_scales == (view.k_scales != nullptr) && v_scales == (view.v_scales != nullptr),
+               "scale planes do not fit the format {}", layout.format().id());
+}
+
+void check_view(const KvLayerView& view, const KvGeometry& geometry, KvMemory memory) {
   const KvLayout& layout = *view.layout;
   const KvGeometry& own = layout.geometry();
   ASYMKV_CHECK(own.num_kv_heads == geometry.num_kv_heads && own.k_head_dim == geometry.k_head_dim &&
                    own.v_head_dim == geometry.v_head_dim,
                "cache of {} KV heads x {}/{} in a call of {} x {}/{}", own.num_kv_heads, own.k_head_dim, own.v_head_dim,
                geometry.num_kv_heads, geometry.k_head_dim, geometry.v_head_dim);
-  ASYMKV_CHECK(view.k_plane != nullptr && view.v_plane != nullptr, "cache of {} pages without planes", view.num_pages);
-  ASYMKV_CHECK(
-      layout.has_k_scales() == (view.k_scales != nullptr) && layout.has_v_scales() == (view.v_scales != nullptr),
-      "scale planes do not fit the format {}", layout.format().id());
+  check_planes(view, memory);
   const KeyTransform* transform = view.transform;
   ASYMKV_CHECK(layout.format().key.prebias == (transform != nullptr), "key transform does not fit the format {}",
                layout.format().id());
@@ -37,9 +49,9 @@ void check_rope(const RopeTable* rope, int64_t k_head_dim, int64_t num_positions
                num_positions);
 }
 
-void check_target(const WriteKvParams& params, const WriteTarget& target) {
+void check_target(const WriteKvParams& params, const WriteTarget& target, KvMemory memory) {
   ASYMKV_CHECK(target.cache.layout != nullptr, "write target without a layout");
-  check_view(target.cache, params.geometry);
+  check_view(target.cache, params.geometry, memory);
   ASYMKV_CHECK(static_cast<int64_t>(target.slots.size()) == params.num_tokens, "{} slots for {} tokens",
                target.slots.size(), params.num_tokens);
   const int64_t num_slots = target.cache.num_pages * target.cache.layout->geometry().page_size;
@@ -52,11 +64,12 @@ void check_target(const WriteKvParams& params, const WriteTarget& target) {
                "targets of one write with different fresh types: {}", format.id());
 }
 
-void check_stored(const AttendParams& params, const AttendSequence& sequence) {
+void check_stored(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
   if (sequence.stored_len == 0) return;
   ASYMKV_CHECK(sequence.cache.layout != nullptr, "{} stored keys without a layout", sequence.stored_len);
   const KvLayout& layout = *sequence.cache.layout;
-  check_view(sequence.cache, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, layout.geometry().page_size});
+  check_view(sequence.cache, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, layout.geometry().page_size},
+             memory);
   const int64_t needed = layout.pages_for(sequence.stored_len);
   ASYMKV_CHECK(static_cast<int64_t>(sequence.pages.size()) >= needed, "{} pages for {} stored keys of {} a page",
                sequence.pages.size(), sequence.stored_len, layout.geometry().page_size);
@@ -68,7 +81,7 @@ void check_stored(const AttendParams& params, const AttendSequence& sequence) {
   if (sequence.cache.transform != nullptr) check_rope(params.rope, params.k_head_dim, sequence.stored_len);
 }
 
-void check_sequence(const AttendParams& params, const AttendSequence& sequence) {
+void check_sequence(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
   ASYMKV_CHECK(sequence.query_row >= 0 && sequence.num_queries >= 0 && sequence.query_pos >= 0 &&
                    sequence.stored_len >= 0 && sequence.num_fresh >= 0,
                "negative size: row {}, {} queries at {}, {} stored, {} fresh", sequence.query_row, sequence.num_queries,
@@ -77,7 +90,7 @@ void check_sequence(const AttendParams& params, const AttendSequence& sequence) 
                "{} fresh keys without data", sequence.num_fresh);
   ASYMKV_CHECK(sequence.num_fresh == 0 || sequence.stored_len <= sequence.query_pos,
                "{} stored keys overlap fresh ones from position {}", sequence.stored_len, sequence.query_pos);
-  check_stored(params, sequence);
+  check_stored(params, sequence, memory);
 }
 
 }  // namespace
@@ -103,7 +116,7 @@ std::string common_refusal(const KvGeometry& geometry, int64_t group) {
   return {};
 }
 
-void check_write_params(const WriteKvParams& params) {
+void check_write_params(const WriteKvParams& params, KvMemory memory) {
   ASYMKV_CHECK(params.num_tokens >= 0 && static_cast<int64_t>(params.positions.size()) == params.num_tokens,
                "{} positions for {} tokens", params.positions.size(), params.num_tokens);
   ASYMKV_CHECK(params.num_tokens == 0 || (params.k != nullptr && params.v != nullptr), "{} tokens without data",
@@ -116,10 +129,10 @@ void check_write_params(const WriteKvParams& params) {
     num_positions = std::max<int64_t>(num_positions, int64_t{position} + 1);
   }
   check_rope(params.rope, params.geometry.k_head_dim, num_positions);
-  for (const WriteTarget& target : params.targets) check_target(params, target);
+  for (const WriteTarget& target : params.targets) check_target(params, target, memory);
 }
 
-void check_attend_params(const AttendParams& params) {
+void check_attend_params(const AttendParams& params, KvMemory memory) {
   ASYMKV_CHECK(params.num_kv_heads > 0 && params.num_q_heads > 0 && params.num_q_heads % params.num_kv_heads == 0,
                "{} query heads do not divide over {} KV heads", params.num_q_heads, params.num_kv_heads);
   ASYMKV_CHECK(params.k_head_dim > 0 && params.v_head_dim > 0, "head dims {} and {}", params.k_head_dim,
@@ -127,7 +140,7 @@ void check_attend_params(const AttendParams& params) {
   ASYMKV_CHECK(params.window >= 0 && params.logit_soft_cap >= 0.0F, "window {}, soft cap {}", params.window,
                params.logit_soft_cap);
   ASYMKV_CHECK(params.sequences.empty() || (params.q != nullptr && params.out != nullptr), "no query or output rows");
-  for (const AttendSequence& sequence : params.sequences) check_sequence(params, sequence);
+  for (const AttendSequence& sequence : params.sequences) check_sequence(params, sequence, memory);
 }
 
 void require_write_support(const AttentionBackend& backend, const WriteKvParams& params) {

@@ -5,9 +5,9 @@
 namespace asymkv {
 
 // Params that contradict each other are our own bug: these throw Error{kInternal} with the values. Every family calls
-// them first, so that no kernel reads or writes outside its planes.
-void check_write_params(const WriteKvParams& params);
-void check_attend_params(const AttendParams& params);
+// them first, so that no kernel reads or writes outside its planes. memory: where the family's caches lie.
+void check_write_params(const WriteKvParams& params, KvMemory memory = KvMemory::kHost);
+void check_attend_params(const AttendParams& params, KvMemory memory = KvMemory::kHost);
 
 // Throws Error{kUnsupported} with the reason of backend.supports() for a target or a sequence it does not serve.
 void require_write_support(const AttentionBackend& backend, const WriteKvParams& params);

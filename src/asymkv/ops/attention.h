@@ -15,7 +15,7 @@ namespace asymkv {
 struct WriteTarget {
   KvLayerView cache;
   std::span<const int64_t> slots;
-  SideCounters* k_counters = nullptr;  // added to; may be null
+  SideCounters* k_counters = nullptr;  // added to, at finish() at the latest; may be null
   SideCounters* v_counters = nullptr;
 };
 
@@ -71,6 +71,7 @@ struct AttendParams {
   float* out = nullptr;             // [rows, num_q_heads, v_head_dim]
   float* lse = nullptr;             // [rows, num_q_heads] natural log of the softmax denominator; may be null
   const RopeTable* rope = nullptr;  // needed where a cache removed a vector
+  DType fresh_dtype = DType::kF32;  // a type that holds every fresh row exactly; device families want a 16-bit one
   std::span<const AttendSequence> sequences;
 };
 
@@ -84,16 +85,21 @@ struct Support {
   std::string reason;
 };
 
-// One kernel family on one device. Runs are synchronous; params point to host memory on the CPU families.
+// One kernel family on one device. `float` pointers are memory of that device, as its ModelBackend allocates it; spans,
+// tables and counters are host memory. Calls run in their order.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
   virtual std::string_view name() const = 0;  // "ref", "cpu-avx2", ...
   virtual Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const = 0;
+  // Where the caches it reads and writes must lie.
+  virtual KvMemory cache_memory() const { return KvMemory::kHost; }
   // Throw Error{kUnsupported} with the reason of supports() for a combination it does not serve, Error{kInternal} for
   // params that contradict each other (a slot outside the plane, a page id outside the pool, overlapping positions).
   virtual void write_kv(const WriteKvParams& params) const = 0;
   virtual void attend(const AttendParams& params) const = 0;
+  // Waits for all calls so far; counters are complete then. Their targets' counters must live until it returns.
+  virtual void finish() const {}
 };
 
 }  // namespace asymkv

@@ -8,4 +8,11 @@ void ModelBackend::gelu_mul(int64_t /*rows*/, int64_t /*dim*/, const float* /*ga
   throw_unsupported("{} has no GELU, which the model's MLP needs; use another backend", name());
 }
 
+FloatArray place_values(const ModelBackend& backend, std::span<const float> values) {
+  if (values.empty()) return {};
+  FloatArray placed = backend.allocate(static_cast<int64_t>(values.size()));
+  backend.upload(values, placed.data());
+  return placed;
+}
+
 }  // namespace asymkv

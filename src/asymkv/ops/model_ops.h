@@ -1,17 +1,38 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "asymkv/kv/rope.h"
+#include "asymkv/tensor/dtype.h"
 #include "asymkv/tensor/weight_matrix.h"
 
 namespace asymkv {
 
+// What a matrix product rounds its activations to, in bits; each backend's name says what it makes of it.
+enum class Activations { kF32, k16 };
+
+// FP32 elements where one backend's operations read and write them: host memory, or a device's. Not filled.
+class FloatArray {
+ public:
+  FloatArray() = default;
+  FloatArray(std::shared_ptr<float> memory, int64_t size) : memory_(std::move(memory)), size_(size) {}
+  float* data() const { return memory_.get(); }
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::shared_ptr<float> memory_;
+  int64_t size_ = 0;
+};
+
 // y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). out and in are the matrix's rows and
-// row length. FP32 accumulation; what the activations are rounded to is the backend's, named in its name(). A row's
-// result depends on that row alone: not on the other rows of the call and not on the number of threads.
+// row length. FP32 accumulation; what the activations are rounded to is the backend's, named in its name(). On the CPU
+// a row's result depends on that row alone: not on the other rows of the call and not on the number of threads. On
+// CUDA it is the same for the same call.
 struct LinearParams {
   int64_t rows = 0;
   const float* x = nullptr;
@@ -31,11 +52,34 @@ struct RmsNormParams {
   float* y = nullptr;
 };
 
-// Everything of a decoder layer that is not attention, on one device.
+// Rows of [q | k | v] into three matrices, with the query and value biases added.
+struct SplitQkvParams {
+  int64_t rows = 0;
+  int64_t q_dim = 0;
+  int64_t kv_dim = 0;
+  const float* qkv = nullptr;     // [rows, q_dim + 2 kv_dim]
+  const float* q_bias = nullptr;  // [q_dim]; may be null
+  const float* v_bias = nullptr;  // [kv_dim]; may be null
+  float* q = nullptr;             // [rows, q_dim]
+  float* k = nullptr;             // [rows, kv_dim]
+  float* v = nullptr;             // [rows, kv_dim]
+};
+
+// Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as
+// allocate() gives it; spans are host memory. Calls run in their order; download() waits for those before it.
 class ModelBackend {
  public:
   virtual ~ModelBackend() = default;
   virtual std::string_view name() const = 0;
+
+  // Throws Error{kResourceExhausted} if there is not so much memory.
+  virtual FloatArray allocate(int64_t elems) const = 0;
+  virtual void upload(std::span<const float> from, float* to) const = 0;
+  virtual void download(const float* from, std::span<float> to) const = 0;
+  // Brings a matrix to where linear() reads it, once, before the first product. The host's bytes may go unless
+  // keep_host is set.
+  virtual void place(WeightMatrix& matrix, bool keep_host) const = 0;
+
   virtual void linear(const LinearParams& params) const = 0;
   virtual void rms_norm(const RmsNormParams& params) const = 0;
   // y[rows, dim] = silu(gate) * up, where gate_up is [rows, gate dim | up dim].
@@ -45,6 +89,18 @@ class ModelBackend {
   virtual void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const;
   // RoPE in place on x [rows, num_heads, head_dim], one position a row.
   virtual void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const = 0;
+  virtual void split_qkv(const SplitQkvParams& params) const = 0;
+  // y += x.
+  virtual void add(int64_t elems, const float* x, float* y) const = 0;
+  // Row r of x [factors, dim] times factors[r].
+  virtual void scale_rows(std::span<const float> factors, int64_t dim, float* x) const = 0;
+  // Each row of x [rows, dim] through round_row (kv/codec.h). Throws Error{kUnsupported} for a type the backend lacks.
+  virtual void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const = 0;
+  // x = cap * tanh(x / cap).
+  virtual void cap_softly(float cap, int64_t elems, float* x) const = 0;
 };
+
+// A copy of `values` where the backend's operations read it; no values give a null pointer.
+FloatArray place_values(const ModelBackend& backend, std::span<const float> values);
 
 }  // namespace asymkv

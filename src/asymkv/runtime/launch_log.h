@@ -32,6 +32,8 @@ class LoggedAttention final : public AttentionBackend {
   Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const override {
     return inner_->supports(geometry, format, group, phase);
   }
+  KvMemory cache_memory() const override { return inner_->cache_memory(); }
+  void finish() const override { inner_->finish(); }
   void write_kv(const WriteKvParams& params) const override;
   void attend(const AttendParams& params) const override;
   const std::map<Launch, int64_t>& launches() const { return launches_; }

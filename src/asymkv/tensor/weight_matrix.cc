@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "asymkv/base/error.h"
 
@@ -68,6 +69,13 @@ int64_t WeightMatrix::stored_bytes() const {
   return bytes;
 }
 
+void WeightMatrix::set_placed(std::shared_ptr<const PlacedWeights> placed, bool keep_host) {
+  placed_ = std::move(placed);
+  if (keep_host) return;
+  parts_.clear();
+  memory_.clear();
+}
+
 void WeightMatrix::widen_row(int64_t row, std::span<float> out) const {
   for (const WeightPart& part : parts_) {
     const int64_t part_row = row - part.first_row;
@@ -75,7 +83,8 @@ void WeightMatrix::widen_row(int64_t row, std::span<float> out) const {
     dequantize_ggml(part.type, {part.row(part_row), static_cast<size_t>(part.row_bytes)}, out);
     return;
   }
-  throw_error(ErrorCode::kInternal, "row {} of a matrix with {} rows", row, rows_);
+  throw_error(ErrorCode::kInternal, "row {} of a matrix with {} rows{}", row, rows_,
+              parts_.empty() ? ", none of them in host memory" : "");
 }
 
 }  // namespace asymkv

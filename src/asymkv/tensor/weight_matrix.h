@@ -22,6 +22,12 @@ struct WeightPart {
   const std::byte* row(int64_t part_row) const { return data + part_row * row_bytes; }
 };
 
+// A matrix as a device's products read it. Only the backend that made it knows more.
+class PlacedWeights {
+ public:
+  virtual ~PlacedWeights() = default;
+};
+
 // A [rows, in] matrix kept as it is stored, in one part or in several stacked ones of different types (q, k and v;
 // gate and up). It owns its bytes. Movable; a moved-from matrix is empty.
 class WeightMatrix {
@@ -46,7 +52,13 @@ class WeightMatrix {
   const std::vector<WeightPart>& parts() const { return parts_; }
   int64_t stored_bytes() const;
 
-  // Exact FP32 values of one row; out has in() floats. Error{kInternal} outside [0, rows()).
+  // A device's copy of the whole matrix; the host's bytes go unless keep_host is set (parts() is empty then, the shape
+  // stays).
+  void set_placed(std::shared_ptr<const PlacedWeights> placed, bool keep_host);
+  const PlacedWeights* placed() const { return placed_.get(); }
+
+  // Exact FP32 values of one row; out has in() floats. Error{kInternal} outside [0, rows()), or if the host's bytes are
+  // gone.
   void widen_row(int64_t row, std::span<float> out) const;
 
  private:
@@ -58,6 +70,7 @@ class WeightMatrix {
   int64_t rows_ = 0;
   std::vector<WeightPart> parts_;
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
+  std::shared_ptr<const PlacedWeights> placed_;
 };
 
 }  // namespace asymkv

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -58,6 +59,22 @@ TEST(WeightMatrix, CopiesFloats) {
   matrix.widen_row(1, row);
   EXPECT_EQ(row, (std::vector<float>{4, 5, 6}));
   EXPECT_THROW(WeightMatrix::from_f32(2, 2, values), Error);
+}
+
+TEST(WeightMatrix, PlacedMatricesMayLetGoOfTheHostsBytes) {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  WeightMatrix matrix = WeightMatrix::from_f32(2, 3, values);
+  const auto placed = std::make_shared<const PlacedWeights>();
+  std::vector<float> row(3);
+  matrix.set_placed(placed, true);
+  EXPECT_EQ(matrix.placed(), placed.get());
+  matrix.widen_row(1, row);
+  EXPECT_EQ(row, (std::vector<float>{4, 5, 6}));
+  matrix.set_placed(placed, false);
+  EXPECT_EQ(matrix.rows(), 2);
+  EXPECT_EQ(matrix.in(), 3);
+  EXPECT_EQ(matrix.stored_bytes(), 0);
+  EXPECT_THROW(matrix.widen_row(1, row), Error);
 }
 
 }  // namespace

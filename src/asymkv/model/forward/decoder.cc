@@ -1,9 +1,7 @@
 #include "asymkv/model/forward/decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -48,37 +46,34 @@ bool reads_stored(const ForwardChunk& chunk) {
   return chunk.start_pos > 0 || chunk.own_reads == OwnReads::kStored;
 }
 
-void cap_softly(double cap, std::span<float> values) {
-  const auto limit = static_cast<float>(cap);
-  for (float& value : values) value = limit * std::tanh(value / limit);
-}
-
 }  // namespace
 
 ForwardChunk append_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads own_reads) {
   return {tokens, sequence.num_tokens(), {&sequence}, &sequence, own_reads};
 }
 
+// Matrices and vectors where the backend's operations read them.
 struct Decoder::Weights {
   struct Layer {
-    std::vector<float> input_norm;
-    WeightMatrix qkv;           // [q | k | v rows, hidden]
-    std::vector<float> q_bias;  // empty without bias
-    std::vector<float> k_bias;
-    std::vector<float> v_bias;
+    FloatArray input_norm;
+    WeightMatrix qkv;   // [q | k | v rows, hidden]
+    FloatArray q_bias;  // empty without bias
+    FloatArray k_bias;
+    std::vector<float> host_k_bias;
+    FloatArray v_bias;
     WeightMatrix o;
-    std::vector<float> o_bias;
-    std::vector<float> q_norm;  // [head_dim]; empty without QK-norm
-    std::vector<float> k_norm;
-    std::vector<float> mlp_norm;
-    std::vector<float> post_attention_norm;  // empty where the residual is added as computed
-    std::vector<float> post_mlp_norm;
+    FloatArray o_bias;
+    FloatArray q_norm;  // [head_dim]; empty without QK-norm
+    FloatArray k_norm;
+    FloatArray mlp_norm;
+    FloatArray post_attention_norm;  // empty where the residual is added as computed
+    FloatArray post_mlp_norm;
     WeightMatrix gate_up;  // [gate | up rows, hidden]
     WeightMatrix down;
   };
-  WeightMatrix embedding;
+  WeightMatrix embedding;  // rows are read by the host
   std::vector<Layer> layers;
-  std::vector<float> final_norm;
+  FloatArray final_norm;
   WeightMatrix lm_head;  // empty if tied
 
   const WeightMatrix& output_matrix() const { return lm_head.empty() ? embedding : lm_head; }
@@ -94,59 +89,82 @@ struct Decoder::Batch {
   std::vector<Row> rows;           // of each chunk
   std::vector<int32_t> positions;  // of each row
   int64_t num_rows = 0;
-  std::vector<std::vector<std::vector<int64_t>>> slots;  // [chunk][target][token]
+  // A cache that gets rows of this pass, and the slot of each row; -1: none of its own.
+  struct Write {
+    KvCache* cache = nullptr;
+    std::vector<int64_t> slots;
+  };
+  std::vector<Write> writes;
   DType native_dtype = DType::kBF16;
+  bool wants_fresh = false;  // a chunk reads its own rows before they are stored, or an observer does
 };
 
 struct Decoder::Scratch {
-  std::vector<float> x;          // residual stream [rows, hidden]
-  std::vector<float> normed;     // [rows, hidden]
-  std::vector<float> branch;     // [rows, hidden] of a branch that is normed before it is added; else empty
-  std::vector<float> qkv;        // [rows, q + k + v]
-  std::vector<float> q;          // [rows, q]
-  std::vector<float> k;          // [rows, k]
-  std::vector<float> v;          // [rows, v]
-  std::vector<float> fresh_k;    // [rows, k]
-  std::vector<float> fresh_v;    // [rows, v]
-  std::vector<float> attended;   // [rows, q]
-  std::vector<float> gate_up;    // [up to kMlpRows, 2 intermediate]
-  std::vector<float> activated;  // [up to kMlpRows, intermediate]
+  FloatArray x;          // residual stream [rows, hidden]
+  FloatArray normed;     // [rows, hidden]
+  FloatArray branch;     // [rows, hidden] of a branch that is normed before it is added; else empty
+  FloatArray qkv;        // [rows, q + k + v]
+  FloatArray q;          // [rows, q]
+  FloatArray k;          // [rows, k]
+  FloatArray v;          // [rows, v]
+  FloatArray fresh_k;    // [rows, k]
+  FloatArray fresh_v;    // [rows, v]
+  FloatArray attended;   // [rows, q]
+  FloatArray gate_up;    // [up to kMlpRows, 2 intermediate]
+  FloatArray activated;  // [up to kMlpRows, intermediate]
 };
 
 Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
     : config_(config), backends_(std::move(backends)), weights_(std::make_unique<Weights>()) {
   ropes_.resize(config.ropes.size());
   reserve_positions(std::min(kInitialPositions, position_limit(1)));
+  const ModelBackend& backend = *backends_.model;
   weights_->embedding = read_matrix(weights, {"model.embed_tokens.weight"});
-  weights_->final_norm = read_norm(weights, "model.norm.weight", config);
-  if (!config.tie_word_embeddings) weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const std::string layer = fmt::format("model.layers.{}.", i);
-    const std::string attention = layer + "self_attn.";
-    Weights::Layer w;
-    w.input_norm = read_norm(weights, layer + "input_layernorm.weight", config);
-    w.qkv = read_matrix(weights, qkv_names(config, attention));
-    w.q_bias = read_optional(weights, attention + "q_proj.bias");
-    w.k_bias = read_optional(weights, attention + "k_proj.bias");
-    w.v_bias = read_optional(weights, attention + "v_proj.bias");
-    w.o = read_matrix(weights, {attention + "o_proj.weight"});
-    w.o_bias = read_optional(weights, attention + "o_proj.bias");
-    if (config.qk_norm) {
-      w.q_norm = read_norm(weights, attention + "q_norm.weight", config);
-      w.k_norm = read_norm(weights, attention + "k_norm.weight", config);
-    }
-    std::vector<float> after_attention = read_norm(weights, layer + "post_attention_layernorm.weight", config);
-    if (config.post_norms) {
-      w.post_attention_norm = std::move(after_attention);
-      w.mlp_norm = read_norm(weights, layer + "pre_feedforward_layernorm.weight", config);
-      w.post_mlp_norm = read_norm(weights, layer + "post_feedforward_layernorm.weight", config);
-    } else {
-      w.mlp_norm = std::move(after_attention);
-    }
-    w.gate_up = read_matrix(weights, gate_up_names(config, layer));
-    w.down = read_matrix(weights, {layer + "mlp.down_proj.weight"});
-    weights_->layers.push_back(std::move(w));
+  weights_->final_norm = place_values(backend, read_norm(weights, "model.norm.weight", config));
+  if (config.tie_word_embeddings) {
+    backend.place(weights_->embedding, true);
+  } else {
+    weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
+    backend.place(weights_->lm_head, false);
   }
+  for (int64_t i = 0; i < config.num_layers; ++i) read_layer(weights, i);
+}
+
+void Decoder::read_layer(const WeightSource& weights, int64_t layer_idx) {
+  const ModelBackend& backend = *backends_.model;
+  const std::string layer = fmt::format("model.layers.{}.", layer_idx);
+  const std::string attention = layer + "self_attn.";
+  const auto matrix = [&](const std::vector<std::string>& names) {
+    WeightMatrix read = read_matrix(weights, names);
+    backend.place(read, false);
+    return read;
+  };
+  const auto norm = [&](const std::string& name) { return place_values(backend, read_norm(weights, name, config_)); };
+  const auto bias = [&](const std::string& name) { return place_values(backend, read_optional(weights, name)); };
+  Weights::Layer w;
+  w.input_norm = norm(layer + "input_layernorm.weight");
+  w.qkv = matrix(qkv_names(config_, attention));
+  w.q_bias = bias(attention + "q_proj.bias");
+  w.host_k_bias = read_optional(weights, attention + "k_proj.bias");
+  w.k_bias = place_values(backend, w.host_k_bias);
+  w.v_bias = bias(attention + "v_proj.bias");
+  w.o = matrix({attention + "o_proj.weight"});
+  w.o_bias = bias(attention + "o_proj.bias");
+  if (config_.qk_norm) {
+    w.q_norm = norm(attention + "q_norm.weight");
+    w.k_norm = norm(attention + "k_norm.weight");
+  }
+  FloatArray after_attention = norm(layer + "post_attention_layernorm.weight");
+  if (config_.post_norms) {
+    w.post_attention_norm = std::move(after_attention);
+    w.mlp_norm = norm(layer + "pre_feedforward_layernorm.weight");
+    w.post_mlp_norm = norm(layer + "post_feedforward_layernorm.weight");
+  } else {
+    w.mlp_norm = std::move(after_attention);
+  }
+  w.gate_up = matrix(gate_up_names(config_, layer));
+  w.down = matrix({layer + "mlp.down_proj.weight"});
+  weights_->layers.push_back(std::move(w));
 }
 
 Decoder::~Decoder() = default;
@@ -157,7 +175,7 @@ KvGeometry Decoder::kv_geometry(int64_t page_size) const {
 }
 
 std::span<const float> Decoder::k_bias(int64_t layer_idx) const {
-  return weights_->layers.at(static_cast<size_t>(layer_idx)).k_bias;
+  return weights_->layers.at(static_cast<size_t>(layer_idx)).host_k_bias;
 }
 
 const RopeTable& Decoder::rope(int64_t layer_idx) const {
@@ -217,21 +235,48 @@ Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
       }
     }
   }
-  // Pools are charged last and all or nothing: what was appended before a full pool is taken back.
+  append_rows(batch);
+  return batch;
+}
+
+// Pools are charged last and all or nothing: what was appended before a full pool is taken back. A cache that several
+// chunks go to is written once for all of them.
+void Decoder::append_rows(Batch& batch) {
   std::vector<std::pair<SequencePages*, int64_t>> appended;
   try {
-    for (const ForwardChunk& chunk : chunks) {
-      auto& slots = batch.slots.emplace_back();
-      for (SequencePages* target : chunk.targets) {
-        slots.push_back(target->append(static_cast<int64_t>(chunk.tokens.size())));
-        appended.emplace_back(target, chunk.start_pos);
+    for (size_t c = 0; c < batch.chunks.size(); ++c) {
+      const int64_t begin = batch.rows[c].begin;
+      const int64_t count = batch.rows[c].count;
+      for (SequencePages* target : batch.chunks[c].targets) {
+        const std::vector<int64_t> slots = target->append(count);
+        appended.emplace_back(target, batch.chunks[c].start_pos);
+        const auto first = static_cast<size_t>(begin);
+        auto write = std::ranges::find_if(batch.writes, [&](const Batch::Write& w) {
+          return w.cache == &target->cache() && (count == 0 || w.slots[first] < 0);
+        });
+        if (write == batch.writes.end()) {
+          const std::vector<int64_t> no_slots(static_cast<size_t>(batch.num_rows), -1);
+          write = batch.writes.insert(write, {&target->cache(), no_slots});
+        }
+        std::ranges::copy(slots, write->slots.begin() + begin);
       }
     }
   } catch (...) {
     for (const auto& [target, tokens] : appended) target->truncate(tokens);
     throw;
   }
-  return batch;
+}
+
+// The type of every fresh row of the batch, if its formats agree.
+DType Decoder::fresh_dtype(const Batch& batch) {
+  DType dtype = batch.native_dtype;
+  for (size_t i = 0; i < batch.writes.size(); ++i) {
+    const KvFormat& format = batch.writes[i].cache->layout().format();
+    const DType key = fresh_key_dtype(format, batch.native_dtype);
+    if (key != fresh_value_dtype(format, batch.native_dtype) || (i > 0 && key != dtype)) return DType::kF32;
+    dtype = key;
+  }
+  return dtype;
 }
 
 const AttentionBackend& Decoder::attention_of(const KvCache& cache) const {
@@ -266,11 +311,9 @@ AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, in
     sequence.num_fresh = sequence.num_queries;
   }
   if (sequence.query_dtype) {
-    for (int64_t r = 0; r < sequence.num_queries * config_.num_q_heads; ++r) {
-      const int64_t at = (sequence.query_row * config_.num_q_heads + r) * config_.head_dim;
-      round_row(*sequence.query_dtype,
-                std::span(scratch.q).subspan(static_cast<size_t>(at), static_cast<size_t>(config_.head_dim)));
-    }
+    const int64_t first_row = sequence.query_row * config_.num_q_heads;
+    backends_.model->round_rows(*sequence.query_dtype, sequence.num_queries * config_.num_q_heads, config_.head_dim,
+                                scratch.q.data() + first_row * config_.head_dim);
   }
   return sequence;
 }
@@ -287,6 +330,7 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   params.q = scratch.q.data();
   params.out = scratch.attended.data();
   params.rope = &rope(layer_idx);
+  params.fresh_dtype = fresh_dtype(batch);
   for (const AttentionBackend* attention : {backends_.attention.get(), backends_.control.get()}) {
     std::vector<AttendSequence> sequences;
     for (size_t c = 0; c < batch.chunks.size(); ++c) {
@@ -298,74 +342,49 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   }
 }
 
-// The targets of a chunk that one family serves, and the chunk's fresh rows where that family is going to read them.
-void Decoder::write_chunk(const Batch& batch, size_t chunk_idx, int64_t layer_idx, const AttentionBackend& attention,
-                          Scratch& scratch) const {
-  const std::vector<float>& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
-  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  const ForwardChunk& chunk = batch.chunks[chunk_idx];
-  std::vector<WriteTarget> writes;
-  for (size_t t = 0; t < chunk.targets.size(); ++t) {
-    KvCache& cache = chunk.targets[t]->cache();
+// The rows of the caches that one family serves, and fresh rows where that family is going to read some.
+void Decoder::write_family(const Batch& batch, int64_t layer_idx, const AttentionBackend& attention,
+                           Scratch& scratch) const {
+  const FloatArray& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
+  std::vector<WriteTarget> targets;
+  for (const Batch::Write& write : batch.writes) {
+    KvCache& cache = *write.cache;
     if (&attention_of(cache) != &attention) continue;
-    writes.push_back({cache.layer(layer_idx), batch.slots[chunk_idx][t], &cache.k_counters(layer_idx),
-                      &cache.v_counters(layer_idx)});
+    targets.push_back(
+        {cache.layer(layer_idx), write.slots, &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
   }
-  const bool reads = &reader_of(chunk) == &attention;
-  if (writes.empty() && !reads) return;
-  const int64_t begin = batch.rows[chunk_idx].begin;
-  WriteKvParams write;
-  write.num_tokens = batch.rows[chunk_idx].count;
-  write.k = scratch.k.data() + begin * k_dim;
-  write.v = scratch.v.data() + begin * k_dim;
-  write.k_bias = k_bias.empty() ? nullptr : k_bias.data();
-  write.positions =
-      std::span(batch.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(write.num_tokens));
-  write.rope = &rope(layer_idx);
-  write.geometry = kv_geometry(chunk.targets.empty() ? 1 : chunk.targets[0]->cache().layout().geometry().page_size);
-  write.native_dtype = batch.native_dtype;
-  write.targets = writes;
-  write.fresh_k = reads ? scratch.fresh_k.data() + begin * k_dim : nullptr;
-  write.fresh_v = reads ? scratch.fresh_v.data() + begin * k_dim : nullptr;
-  attention.write_kv(write);
+  const bool reads = batch.wants_fresh && std::ranges::any_of(batch.chunks, [&](const ForwardChunk& chunk) {
+                       return &reader_of(chunk) == &attention;
+                     });
+  if (targets.empty() && !reads) return;
+  WriteKvParams params;
+  params.num_tokens = batch.num_rows;
+  params.k = scratch.k.data();
+  params.v = scratch.v.data();
+  params.k_bias = k_bias.data();
+  params.positions = batch.positions;
+  params.rope = &rope(layer_idx);
+  params.geometry = kv_geometry(targets.empty() ? 1 : targets[0].cache.layout->geometry().page_size);
+  params.native_dtype = batch.native_dtype;
+  params.targets = targets;
+  params.fresh_k = reads ? scratch.fresh_k.data() : nullptr;
+  params.fresh_v = reads ? scratch.fresh_v.data() : nullptr;
+  attention.write_kv(params);
 }
 
 void Decoder::write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
-  for (size_t c = 0; c < batch.chunks.size(); ++c) {
-    write_chunk(batch, c, layer_idx, *backends_.attention, scratch);
-    if (backends_.control != nullptr) write_chunk(batch, c, layer_idx, *backends_.control, scratch);
-  }
+  write_family(batch, layer_idx, *backends_.attention, scratch);
+  if (backends_.control != nullptr) write_family(batch, layer_idx, *backends_.control, scratch);
 }
 
-namespace {
-
-// Rows of [q | k | v] into three matrices, adding the query and value biases.
-void split_qkv(std::span<const float> qkv, int64_t rows, int64_t q_dim, int64_t k_dim, std::array<float*, 3> out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = qkv.data() + r * (q_dim + 2 * k_dim);
-    std::memcpy(out[0] + r * q_dim, row, static_cast<size_t>(q_dim) * sizeof(float));
-    std::memcpy(out[1] + r * k_dim, row + q_dim, static_cast<size_t>(k_dim) * sizeof(float));
-    std::memcpy(out[2] + r * k_dim, row + q_dim + k_dim, static_cast<size_t>(k_dim) * sizeof(float));
-  }
-}
-
-void add_bias(std::span<const float> bias, int64_t rows, float* x) {
-  const auto dim = static_cast<int64_t>(bias.size());
-  for (int64_t r = 0; r < rows && dim > 0; ++r) {
-    for (int64_t i = 0; i < dim; ++i) x[r * dim + i] += bias[static_cast<size_t>(i)];
-  }
-}
-
-}  // namespace
-
-void Decoder::normalise(int64_t rows, int64_t dim, const float* x, std::span<const float> weight, float* y) const {
+void Decoder::normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const {
   backends_.model->rms_norm({rows, dim, static_cast<float>(config_.rms_norm_eps), x, weight.data(), y});
 }
 
 // x += norm(branch), where the output of a branch has a norm of its own.
-void Decoder::add_normed(int64_t rows, std::span<const float> norm, Scratch& scratch) const {
+void Decoder::add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const {
   normalise(rows, config_.hidden_size, scratch.branch.data(), norm, scratch.branch.data());
-  for (size_t i = 0; i < scratch.x.size(); ++i) scratch.x[i] += scratch.branch[i];
+  backends_.model->add(scratch.x.size(), scratch.branch.data(), scratch.x.data());
 }
 
 // Queries before RoPE and keys before bias and RoPE, normed where the family norms heads; complete values.
@@ -376,9 +395,8 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
   normalise(rows, config_.hidden_size, scratch.x.data(), w.input_norm, scratch.normed.data());
   backends_.model->linear({rows, scratch.normed.data(), &w.qkv, nullptr, scratch.qkv.data(), false});
-  split_qkv(scratch.qkv, rows, q_dim, k_dim, {scratch.q.data(), scratch.k.data(), scratch.v.data()});
-  add_bias(w.q_bias, rows, scratch.q.data());
-  add_bias(w.v_bias, rows, scratch.v.data());
+  backends_.model->split_qkv({rows, q_dim, k_dim, scratch.qkv.data(), w.q_bias.data(), w.v_bias.data(),
+                              scratch.q.data(), scratch.k.data(), scratch.v.data()});
   if (!config_.qk_norm) return;
   normalise(rows * config_.num_q_heads, config_.head_dim, scratch.q.data(), w.q_norm, scratch.q.data());
   normalise(rows * config_.num_kv_heads, config_.head_dim, scratch.k.data(), w.k_norm, scratch.k.data());
@@ -387,13 +405,23 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
 // Queries grow with their position where the model asks for it (ModelConfig::query_temperature).
 void Decoder::scale_queries(const Batch& batch, Scratch& scratch) const {
   if (config_.query_temperature == 0.0) return;
-  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
-  for (int64_t r = 0; r < batch.num_rows; ++r) {
-    const int64_t turns = batch.positions[static_cast<size_t>(r)] / config_.query_temperature_length;
-    const auto factor =
-        static_cast<float>(1.0 + config_.query_temperature * std::log(1.0 + static_cast<double>(turns)));
-    for (int64_t i = 0; i < q_dim; ++i) scratch.q[static_cast<size_t>(r * q_dim + i)] *= factor;
+  std::vector<float> factors;
+  for (const int32_t position : batch.positions) {
+    const int64_t turns = position / config_.query_temperature_length;
+    factors.push_back(static_cast<float>(1.0 + config_.query_temperature * std::log(1.0 + static_cast<double>(turns))));
   }
+  backends_.model->scale_rows(factors, config_.num_q_heads * config_.head_dim, scratch.q.data());
+}
+
+void Decoder::observe(int64_t layer_idx, const Batch& batch, const Scratch& scratch, ForwardObserver& observer) const {
+  const auto on_host = [&](const FloatArray& array) {
+    std::vector<float> copy(static_cast<size_t>(array.size()));
+    backends_.model->download(array.data(), copy);
+    return copy;
+  };
+  const std::vector<float> q = on_host(scratch.q), k = on_host(scratch.k);
+  const std::vector<float> fresh_k = on_host(scratch.fresh_k), fresh_v = on_host(scratch.fresh_v);
+  observer.on_layer({layer_idx, batch.num_rows, batch.positions, q, k, fresh_k, fresh_v});
 }
 
 void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
@@ -403,13 +431,11 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
   backends_.model->rotate(rope(layer_idx), batch.positions, config_.num_q_heads, scratch.q.data());
   scale_queries(batch, scratch);
   write_all(batch, layer_idx, scratch);
-  if (observer != nullptr) {
-    observer->on_layer({layer_idx, rows, batch.positions, scratch.q, scratch.k, scratch.fresh_k, scratch.fresh_v});
-  }
+  if (observer != nullptr) observe(layer_idx, batch, scratch, *observer);
   attend_all(batch, layer_idx, scratch);
   const bool post = !w.post_attention_norm.empty();
-  backends_.model->linear({rows, scratch.attended.data(), &w.o, w.o_bias.empty() ? nullptr : w.o_bias.data(),
-                           post ? scratch.branch.data() : scratch.x.data(), !post});
+  backends_.model->linear(
+      {rows, scratch.attended.data(), &w.o, w.o_bias.data(), post ? scratch.branch.data() : scratch.x.data(), !post});
   if (post) add_normed(rows, w.post_attention_norm, scratch);
 }
 
@@ -434,35 +460,40 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   if (post) add_normed(rows, w.post_mlp_norm, scratch);
 }
 
-Decoder::Scratch Decoder::make_scratch(const Batch& batch) const {
-  const auto rows = static_cast<size_t>(batch.num_rows);
+// The rows of the batch's tokens, scaled as the family does.
+std::vector<float> Decoder::embed(const Batch& batch) const {
   const auto hidden = static_cast<size_t>(config_.hidden_size);
-  const auto q_dim = static_cast<size_t>(config_.num_q_heads * config_.head_dim);
-  const auto k_dim = static_cast<size_t>(config_.num_kv_heads * config_.head_dim);
-  const auto intermediate = static_cast<size_t>(config_.intermediate_size);
-  Scratch scratch;
-  scratch.x.resize(rows * hidden);
+  std::vector<float> x(static_cast<size_t>(batch.num_rows) * hidden);
   size_t row = 0;
   for (const ForwardChunk& chunk : batch.chunks) {
     for (const int32_t token : chunk.tokens) {
-      weights_->embedding.widen_row(token, std::span(scratch.x).subspan(row * hidden, hidden));
+      weights_->embedding.widen_row(token, std::span(x).subspan(row * hidden, hidden));
       ++row;
     }
   }
   if (config_.embedding_scale != 1.0) {
-    for (float& value : scratch.x) value *= static_cast<float>(config_.embedding_scale);
+    for (float& value : x) value *= static_cast<float>(config_.embedding_scale);
   }
-  scratch.normed.resize(rows * hidden);
-  if (config_.post_norms) scratch.branch.resize(rows * hidden);
-  scratch.qkv.resize(rows * (q_dim + k_dim + k_dim));
-  scratch.q.resize(rows * q_dim);
-  for (std::vector<float>* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
-    side->resize(rows * k_dim);
+  return x;
+}
+
+Decoder::Scratch Decoder::make_scratch(int64_t rows) const {
+  const ModelBackend& backend = *backends_.model;
+  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
+  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
+  const int64_t mlp_rows = std::min(rows, kMlpRows);
+  Scratch scratch;
+  scratch.x = backend.allocate(rows * config_.hidden_size);
+  scratch.normed = backend.allocate(rows * config_.hidden_size);
+  if (config_.post_norms) scratch.branch = backend.allocate(rows * config_.hidden_size);
+  scratch.qkv = backend.allocate(rows * (q_dim + k_dim + k_dim));
+  scratch.q = backend.allocate(rows * q_dim);
+  for (FloatArray* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
+    *side = backend.allocate(rows * k_dim);
   }
-  scratch.attended.resize(rows * q_dim);
-  const auto mlp_rows = std::min(rows, static_cast<size_t>(kMlpRows));
-  scratch.gate_up.resize(mlp_rows * (intermediate + intermediate));
-  scratch.activated.resize(mlp_rows * intermediate);
+  scratch.attended = backend.allocate(rows * q_dim);
+  scratch.gate_up = backend.allocate(mlp_rows * (config_.intermediate_size + config_.intermediate_size));
+  scratch.activated = backend.allocate(mlp_rows * config_.intermediate_size);
   return scratch;
 }
 
@@ -476,22 +507,35 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
   has_run_ = true;
   Batch batch = make_batch(chunks);
   batch.native_dtype = native_dtype;
-  Scratch scratch = make_scratch(batch);
+  batch.wants_fresh = observer != nullptr || std::ranges::any_of(chunks, [](const ForwardChunk& chunk) {
+                        return chunk.own_reads == OwnReads::kFresh;
+                      });
+  std::vector<float> hidden = embed(batch);
+  Scratch scratch = make_scratch(batch.num_rows);
+  backends_.model->upload(hidden, scratch.x.data());
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     run_attention(layer, batch, scratch, observer);
     run_mlp(layer, batch.num_rows, scratch);
   }
   normalise(batch.num_rows, config_.hidden_size, scratch.x.data(), weights_->final_norm, scratch.x.data());
-  return std::move(scratch.x);
+  backends_.model->download(scratch.x.data(), hidden);
+  backends_.attention->finish();
+  return hidden;
 }
 
 std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
   const int64_t rows = static_cast<int64_t>(hidden_rows.size()) / config_.hidden_size;
   ASYMKV_CHECK(rows * config_.hidden_size == static_cast<int64_t>(hidden_rows.size()), "{} floats are no rows of {}",
                hidden_rows.size(), config_.hidden_size);
-  std::vector<float> logits(static_cast<size_t>(rows * config_.vocab_size));
-  backends_.model->linear({rows, hidden_rows.data(), &weights_->output_matrix(), nullptr, logits.data(), false});
-  if (config_.final_soft_cap != 0.0) cap_softly(config_.final_soft_cap, logits);
+  const ModelBackend& backend = *backends_.model;
+  const FloatArray hidden = place_values(backend, hidden_rows);
+  const FloatArray product = backend.allocate(rows * config_.vocab_size);
+  backend.linear({rows, hidden.data(), &weights_->output_matrix(), nullptr, product.data(), false});
+  if (config_.final_soft_cap != 0.0) {
+    backend.cap_softly(static_cast<float>(config_.final_soft_cap), product.size(), product.data());
+  }
+  std::vector<float> logits(static_cast<size_t>(product.size()));
+  backend.download(product.data(), logits);
   return logits;
 }
 

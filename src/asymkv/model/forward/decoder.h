@@ -21,7 +21,8 @@ enum class OwnReads {
 
 // Consecutive tokens of one sequence in one forward pass. Their keys and values are appended to every target; earlier
 // tokens are read from `context`, as its CacheUse says. Reads of fresh keys alone touch no cache: they are native, on
-// the decoder's own attention kernels, whatever the targets.
+// the decoder's own attention kernels, whatever the targets. The formats of all targets of a pass must round
+// just-computed keys, and values, to the same type (fresh_key_dtype).
 struct ForwardChunk {
   std::span<const int32_t> tokens;
   int64_t start_pos = 0;                   // position of the first token; equal to num_tokens() of every target
@@ -58,8 +59,9 @@ struct Backends {
   std::shared_ptr<const AttentionBackend> control = nullptr;
 };
 
-// A pre-norm decoder that follows its ModelConfig layer by layer. Matrices stay in memory as they are stored;
-// everything else is FP32. Thread-compatible: one forward at a time.
+// A pre-norm decoder that follows its ModelConfig layer by layer. Matrices lie where the model backend places them,
+// activations are FP32 in its memory; hidden states and logits come back to the host. Thread-compatible: one forward at
+// a time.
 class Decoder {
  public:
   // Copies the weights as stored, and lets go of the source's pages. Throws what WeightSource throws.
@@ -98,20 +100,24 @@ class Decoder {
   struct Weights;
   struct Batch;
   struct Scratch;
+  void read_layer(const WeightSource& weights, int64_t layer_idx);
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
-  Scratch make_scratch(const Batch& batch) const;
+  static void append_rows(Batch& batch);
+  static DType fresh_dtype(const Batch& batch);
+  std::vector<float> embed(const Batch& batch) const;
+  Scratch make_scratch(int64_t rows) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
   void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
   void scale_queries(const Batch& batch, Scratch& scratch) const;
   void write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
-  void write_chunk(const Batch& batch, size_t chunk_idx, int64_t layer_idx, const AttentionBackend& attention,
-                   Scratch& scratch) const;
+  void write_family(const Batch& batch, int64_t layer_idx, const AttentionBackend& attention, Scratch& scratch) const;
   void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   AttendSequence attend_sequence(const Batch& batch, size_t chunk_idx, int64_t layer_idx, Scratch& scratch) const;
   const AttentionBackend& reader_of(const ForwardChunk& chunk) const;
+  void observe(int64_t layer_idx, const Batch& batch, const Scratch& scratch, ForwardObserver& observer) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
-  void add_normed(int64_t rows, std::span<const float> norm, Scratch& scratch) const;
-  void normalise(int64_t rows, int64_t dim, const float* x, std::span<const float> weight, float* y) const;
+  void add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const;
+  void normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const;
   int64_t position_limit(int64_t num_positions) const;
 
   ModelConfig config_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "asymkv/kernels/cpu/model/elementwise.h"
 #include "asymkv/kernels/cpu/model/linear.h"
 #include "asymkv/kernels/cpu/model/linear_kernels.h"
+#include "asymkv/kv/codec.h"
 
 namespace asymkv {
 namespace {
@@ -41,13 +43,28 @@ void gate_mul(int64_t rows, int64_t dim, const float* gate_up, float* y, GateRow
   });
 }
 
+void copy_with_bias(int64_t dim, const float* x, const float* bias, float* y) {
+  if (bias == nullptr) {
+    std::copy_n(x, dim, y);
+    return;
+  }
+  for (int64_t i = 0; i < dim; ++i) y[i] = x[i] + bias[i];
+}
+
 class CpuModelBackend final : public ModelBackend {
  public:
   explicit CpuModelBackend(Activations activations)
       : activations_(activations),
-        name_(fmt::format("cpu-{}-{}", cpu::linear_target_name(), activations == Activations::kI16 ? "a16" : "a32")) {}
+        name_(fmt::format("cpu-{}-{}", cpu::linear_target_name(), activations == Activations::k16 ? "a16" : "a32")) {}
 
   std::string_view name() const override { return name_; }
+
+  FloatArray allocate(int64_t elems) const override {
+    return {std::shared_ptr<float>(new float[static_cast<size_t>(elems)], std::default_delete<float[]>()), elems};
+  }
+  void upload(std::span<const float> from, float* to) const override { std::ranges::copy(from, to); }
+  void download(const float* from, std::span<float> to) const override { std::copy_n(from, to.size(), to.begin()); }
+  void place(WeightMatrix& /*matrix*/, bool /*keep_host*/) const override {}  // products read what the file stores
 
   void linear(const LinearParams& p) const override {
     std::unique_ptr<cpu::LinearScratch> scratch = scratch_.take();
@@ -81,6 +98,39 @@ class CpuModelBackend final : public ModelBackend {
           cpu::rotate_head(rope.num_pairs(), cosine, sine, x + (r * num_heads + h) * head_dim);
         }
       }
+    });
+  }
+
+  void split_qkv(const SplitQkvParams& p) const override {
+    const int64_t row_elems = p.q_dim + p.kv_dim + p.kv_dim;
+    for_row_blocks(p.rows, row_elems, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = p.qkv + r * row_elems;
+        copy_with_bias(p.q_dim, row, p.q_bias, p.q + r * p.q_dim);
+        copy_with_bias(p.kv_dim, row + p.q_dim, nullptr, p.k + r * p.kv_dim);
+        copy_with_bias(p.kv_dim, row + p.q_dim + p.kv_dim, p.v_bias, p.v + r * p.kv_dim);
+      }
+    });
+  }
+
+  void add(int64_t elems, const float* x, float* y) const override {
+    for (int64_t i = 0; i < elems; ++i) y[i] += x[i];
+  }
+
+  void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override {
+    for (size_t r = 0; r < factors.size(); ++r) {
+      float* row = x + static_cast<int64_t>(r) * dim;
+      for (int64_t i = 0; i < dim; ++i) row[i] *= factors[r];
+    }
+  }
+
+  void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override {
+    for (int64_t r = 0; r < rows; ++r) round_row(dtype, std::span(x + r * dim, static_cast<size_t>(dim)));
+  }
+
+  void cap_softly(float cap, int64_t elems, float* x) const override {
+    for_row_blocks(elems, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) x[i] = cap * std::tanh(x[i] / cap);
     });
   }
 

@@ -6,8 +6,6 @@
 
 namespace asymkv {
 
-enum class Activations { kF32, kI16 };
-
 // Highway kernels with run-time dispatch; weights are read as stored and widened exactly in registers or small tiles.
 // Named after the SIMD target and what activations are kept in: "cpu-avx2-a32" multiplies FP32 activations.
 // "cpu-avx2-a16" rounds activations to 16 bits in groups of 32 where they meet quantised weights with a SIMD kernel:

@@ -108,5 +108,43 @@ TEST(CpuModel, RotateMatchesRopeTable) {
   for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], expected[i], 1e-6);
 }
 
+TEST(CpuModel, SplitQkvAddsTheBiasesOfQueriesAndValues) {
+  const auto backend = make_cpu_model_backend();
+  const std::vector<float> qkv = {1, 2, 3, 4, 5, 6, 7, 8};  // two rows of q (2), k (1), v (1)
+  const std::vector<float> q_bias = {10, 20}, v_bias = {30};
+  std::vector<float> q(4), k(2), v(2);
+  backend->split_qkv({2, 2, 1, qkv.data(), q_bias.data(), v_bias.data(), q.data(), k.data(), v.data()});
+  EXPECT_EQ(q, (std::vector<float>{11, 22, 15, 26}));
+  EXPECT_EQ(k, (std::vector<float>{3, 7}));
+  EXPECT_EQ(v, (std::vector<float>{34, 38}));
+  backend->split_qkv({2, 2, 1, qkv.data(), nullptr, nullptr, q.data(), k.data(), v.data()});
+  EXPECT_EQ(q, (std::vector<float>{1, 2, 5, 6}));
+  EXPECT_EQ(v, (std::vector<float>{4, 8}));
+}
+
+TEST(CpuModel, AddScaleAndCap) {
+  const auto backend = make_cpu_model_backend();
+  std::vector<float> x = {1, 2, 3, 4};
+  const std::vector<float> y = {1, 1, 0, -1}, factors = {2, 10};
+  backend->add(4, y.data(), x.data());
+  EXPECT_EQ(x, (std::vector<float>{2, 3, 3, 3}));
+  backend->scale_rows(factors, 2, x.data());
+  EXPECT_EQ(x, (std::vector<float>{4, 6, 30, 30}));
+  backend->cap_softly(5.0F, 4, x.data());
+  EXPECT_NEAR(x[0], 5 * std::tanh(0.8), 1e-6);
+  EXPECT_NEAR(x[3], 5 * std::tanh(6.0), 1e-6);
+}
+
+TEST(ModelOps, PlacesValuesAndGivesNullForNone) {
+  const auto backend = make_cpu_model_backend();
+  const std::vector<float> values = {1, 2, 3};
+  const FloatArray placed = place_values(*backend, values);
+  std::vector<float> back(3);
+  backend->download(placed.data(), back);
+  EXPECT_EQ(back, values);
+  EXPECT_EQ(placed.size(), 3);
+  EXPECT_EQ(place_values(*backend, {}).data(), nullptr) << "an absent bias must not be added";
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -80,7 +80,7 @@ class Product {
     bool rounded = false;
     for (const WeightPart& part : params.w->parts()) {
       const LinearKernels kernels = linear_kernels(part.type);
-      const bool has_codes = activations == Activations::kI16 && kernels.multiply_i16[0] != nullptr;
+      const bool has_codes = activations == Activations::k16 && kernels.multiply_i16[0] != nullptr;
       const bool stored = params.rows <= kStoredKernelRows && depth_ == in_ && kernels.widen != nullptr;
       if (has_codes) {
         plans_.push_back({kernels, params.rows <= kRoundedStoredRows ? Path::kI16 : Path::kI16Tile});

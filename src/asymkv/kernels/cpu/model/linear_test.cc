@@ -137,7 +137,7 @@ void expect_same_bits_in_every_batch(GgmlType type, int64_t in, Activations acti
 
 // 416: groups that are no multiple of four.
 TEST_P(LinearTypes, GivesARowTheSameBitsInEveryBatch) {
-  for (const Activations activations : {Activations::kF32, Activations::kI16}) {
+  for (const Activations activations : {Activations::kF32, Activations::k16}) {
     for (const int64_t in : {2304, 416}) {
       if (in % ggml_type_traits(GetParam()).block_elems != 0) continue;
       expect_same_bits_in_every_batch(GetParam(), in, activations);
@@ -163,7 +163,7 @@ double rounding_bound(std::span<const float> x, std::span<const float> w) {
 // Against FP32 activations: the error of a product is that of 16-bit rounding, far below one of 8 bits.
 TEST_P(LinearTypes, RoundedActivationsStayClose) {
   const auto exact = make_cpu_model_backend();
-  const auto rounded = make_cpu_model_backend(Activations::kI16);
+  const auto rounded = make_cpu_model_backend(Activations::k16);
   constexpr int64_t kIn = 1280;
   constexpr int64_t kOut = 67;
   WeightMatrix w(kIn);
@@ -224,7 +224,7 @@ std::vector<double> rounded_values(std::span<const float> x) {
 }
 
 void expect_exact_products(const WeightMatrix& w, std::span<const float> x, int64_t rows) {
-  const auto backend = make_cpu_model_backend(Activations::kI16);
+  const auto backend = make_cpu_model_backend(Activations::k16);
   std::vector<float> y(static_cast<size_t>(rows * w.rows()));
   backend->linear({rows, x.data(), &w, nullptr, y.data(), false});
   const auto in = static_cast<size_t>(w.in());
