@@ -40,7 +40,7 @@ fi
   for f in "$kernels"/*.cu; do echo "$nv -c $f -o $out/k_$(basename "$f" .cu).o"; done
   echo "$cc $defines -c $out/instance_table.cc -o $out/h_instance_table.o"
   for f in "$kernels"/*.cc; do
-    case $f in *_test.cc|*instance_table.cc|*_main.cc|*/$without.cc|*/cuda_attention_none.cc) ;; *) echo "$cc $defines -c $f -o $out/h_$(basename "$f" .cc).o" ;; esac
+    case $f in *_test.cc|*instance_table.cc|*_main.cc|*/$without.cc) ;; *) echo "$cc $defines -c $f -o $out/h_$(basename "$f" .cc).o" ;; esac
   done
   for f in base/error base/hash tensor/dtype kv/format kv/codec kv/rope kv/key_transform kv/layout kv/page_pool kv/cache \
            kv/tiled_layout ops/attention kernels/checks kernels/ref/ref_attention kernels/testing/attend_case device/cuda/device_cuda; do

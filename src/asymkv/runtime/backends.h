@@ -17,10 +17,10 @@ struct BackendChoice {
 };
 std::vector<BackendChoice> list_backends();
 
-// The families behind a `--device` name: "cpu" (default), "ref" (double-precision oracle, slow) or "cuda" (attention
-// through the Hopper kernels, which copy the pages of every call; the rest of the model on the CPU). The control family
-// is `ref`, or none where `ref` serves. Throws
-// Error{kUnsupported} with the refusal's sentence, Error{kUsage} for an unknown name. Never falls back to another one.
+// The families behind a `--device` name: "cpu" (default), "ref" (double-precision oracle, slow) or "cuda" (a Hopper
+// GPU: its attention kernels, caches, matrices and activations in its memory). The control family is `ref` for `cpu`;
+// the others have none. Throws Error{kUnsupported} with the refusal's sentence, Error{kUsage} for an unknown name.
+// Never falls back to another one.
 Backends select_backends(std::string_view device, Activations activations = Activations::kF32);
 
 }  // namespace asymkv

@@ -2,14 +2,18 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/checks.h"
-#include "asymkv/kernels/cuda/host_attend.h"
-#include "asymkv/kernels/cuda/host_write.h"
+#include "asymkv/kernels/cuda/cuda_support.h"
+#include "asymkv/kernels/cuda/device_attend.h"
+#include "asymkv/kernels/cuda/device_write.h"
 
 namespace asymkv {
 namespace {
 
 class CudaAttention final : public AttentionBackend {
  public:
+  explicit CudaAttention(std::shared_ptr<cuda::DeviceTables> tables)
+      : tables_(std::move(tables)), write_(*tables_), attend_(*tables_) {}
+
   std::string_view name() const override { return cuda::kFamilyName; }
 
   Support supports(const KvGeometry& geometry, const KvFormat& format, int64_t group, Phase phase) const override {
@@ -23,17 +27,26 @@ class CudaAttention final : public AttentionBackend {
     return support;
   }
 
+  KvMemory cache_memory() const override { return KvMemory::kDevice; }
+
   void write_kv(const WriteKvParams& params) const override {
-    check_write_params(params);
+    check_write_params(params, KvMemory::kDevice);
     require_write_support(*this, params);
-    cuda::write_from_host(params);
+    write_.run(params);
   }
 
   void attend(const AttendParams& params) const override {
-    check_attend_params(params);
+    check_attend_params(params, KvMemory::kDevice);
     require_attend_support(*this, params);
-    cuda::attend_from_host(params);
+    attend_.run(params);
   }
+
+  void finish() const override { write_.finish(); }
+
+ private:
+  std::shared_ptr<cuda::DeviceTables> tables_;
+  mutable cuda::DeviceWrite write_;
+  mutable cuda::DeviceAttend attend_;
 };
 
 }  // namespace
@@ -42,10 +55,10 @@ std::string cuda_attention_refusal() {
   return cuda::family_refusal(list_devices(), cuda::decode_instance_table().size());
 }
 
-std::unique_ptr<AttentionBackend> make_cuda_attention() {
+std::unique_ptr<AttentionBackend> make_cuda_attention(std::shared_ptr<cuda::DeviceTables> tables) {
   const std::string refusal = cuda_attention_refusal();
   if (!refusal.empty()) throw_unsupported("{}", refusal);
-  return std::make_unique<CudaAttention>();
+  return std::make_unique<CudaAttention>(std::move(tables));
 }
 
 }  // namespace asymkv

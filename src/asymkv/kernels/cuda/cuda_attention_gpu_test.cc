@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kernels/cuda/host_attention.h"
 #include "asymkv/kernels/ref/ref_attention.h"
 #include "asymkv/kernels/testing/attend_case.h"
 
@@ -27,10 +28,10 @@ bool cannot_run() {
 }
 
 void expect_close(const AttendCase& shape) {
-  static const std::unique_ptr<AttentionBackend> cuda = make_cuda_attention();
+  static const std::unique_ptr<AttentionBackend> on_device = cuda::testing::make_host_attention();
   AttendData data(shape);
   for (float& x : data.queries()) x = round_to(DType::kBF16, x);
-  const AttendOutput actual = data.run(*cuda);
+  const AttendOutput actual = data.run(*on_device);
   const AttendOutput oracle = data.run(RefAttention());
   double error = 0.0, norm = 0.0, worst = 0.0;
   const auto dim = static_cast<size_t>(shape.v_head_dim);
@@ -110,7 +111,7 @@ TEST(CudaAttention, WindowsCapsAndSinks) {
 // Keys and values in the model's own type: the device writer behind the host interface stores the oracle's bytes.
 TEST(CudaAttention, WritesTheBytesOfTheOracle) {
   if (cannot_run()) GTEST_SKIP();
-  const auto cuda = make_cuda_attention();
+  const auto on_device = cuda::testing::make_host_attention();
   for (const KvFormat& format : formats()) {
     const KvGeometry geometry{2, 128, 128, 16};
     const KvLayout layout(geometry, format);
@@ -166,7 +167,7 @@ TEST(CudaAttention, WritesTheBytesOfTheOracle) {
       backend.write_kv(params);
       return p;
     };
-    EXPECT_TRUE(write(*cuda) == write(RefAttention())) << format.id();
+    EXPECT_TRUE(write(*on_device) == write(RefAttention())) << format.id();
   }
 }
 
@@ -177,7 +178,7 @@ TEST(CudaAttention, RefusesFreshRowsOf32Bits) {
   shape.sequences = {{.stored = 0, .queries = 5, .fresh = true}};
   AttendData data(shape);
   data.fresh_values(0).front() = 0.1F;
-  EXPECT_THROW(data.run(*make_cuda_attention()), Error);
+  EXPECT_THROW(data.run(*cuda::testing::make_host_attention()), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "asymkv/device/device.h"
 #include "asymkv/kernels/cuda/instance_table.h"
+#include "asymkv/ops/attention.h"
 
 namespace asymkv::cuda {
 

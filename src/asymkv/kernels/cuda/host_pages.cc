@@ -1,7 +1,5 @@
 #include "asymkv/kernels/cuda/host_pages.h"
 
-#include <algorithm>
-
 namespace asymkv::cuda {
 namespace {
 
@@ -18,20 +16,6 @@ KvLayerView view_from_page(const KvLayerView& view, int64_t page) {
 
 }  // namespace
 
-std::vector<uint16_t> to_16bit(DType dtype, std::span<const float> from) {
-  std::vector<uint16_t> to(from.size());
-  std::ranges::transform(from, to.begin(),
-                         [&](float x) { return dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x); });
-  return to;
-}
-
-std::vector<float> from_16bit(DType dtype, std::span<const uint16_t> from) {
-  std::vector<float> to(from.size());
-  std::ranges::transform(from, to.begin(),
-                         [&](uint16_t x) { return dtype == DType::kBF16 ? bf16_to_f32(x) : f16_to_f32(x); });
-  return to;
-}
-
 int32_t DevicePages::add(int64_t page) {
   const auto [at, is_new] = index_.try_emplace(page, static_cast<int32_t>(pages_.size()));
   if (is_new) pages_.push_back(page);
@@ -45,7 +29,17 @@ void DevicePages::upload() {
   for (size_t i = 0; i < pages_.size(); ++i) plain_to_tiled(view_from_page(view_, pages_[i]), tiled_, 0, planes(i));
   blocks_ = to_device(host_blocks_);
   scales_ = to_device(host_scales_);
-  fixed_ = to_device(std::vector<float>{view_.fixed_scales.key, view_.fixed_scales.value});
+}
+
+KvLayerView DevicePages::device_view() const {
+  KvLayerView view;
+  view.layout = view_.layout;
+  view.num_pages = static_cast<int64_t>(pages_.size());
+  view.fixed_scales = view_.fixed_scales;
+  view.transform = view_.transform;
+  view.tiled_blocks = blocks_.data();
+  view.tiled_scales = scales_.data();
+  return view;
 }
 
 void DevicePages::download() {

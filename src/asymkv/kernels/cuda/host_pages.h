@@ -8,12 +8,8 @@
 #include "asymkv/kv/cache.h"
 #include "asymkv/kv/tiled_layout.h"
 
-// Host memory to device memory and back, for the family's host interface (cuda_attention.h).
+// Pages in host memory to device memory and back, for checks against the families of the CPU.
 namespace asymkv::cuda {
-
-// dtype: kBF16 or kF16.
-std::vector<uint16_t> to_16bit(DType dtype, std::span<const float> from);
-std::vector<float> from_16bit(DType dtype, std::span<const uint16_t> from);
 
 // The touched pages of one layer, side by side in tiled-1 on the device.
 class DevicePages {
@@ -25,10 +21,9 @@ class DevicePages {
   // Copies the added pages to the device, and back.
   void upload();
   void download();
-  const KvLayerView& view() const { return view_; }
   const DeviceBuffer& blocks() const { return blocks_; }
-  const DeviceBuffer& scales() const { return scales_; }
-  const float* fixed_scales() const { return fixed_.as<float>(); }
+  // The uploaded pages as a cache in device memory.
+  KvLayerView device_view() const;
 
  private:
   TiledPlanes planes(size_t i);
@@ -38,7 +33,7 @@ class DevicePages {
   std::map<int64_t, int32_t> index_;
   std::vector<int64_t> pages_;
   std::vector<std::byte> host_blocks_, host_scales_;
-  DeviceBuffer blocks_, scales_, fixed_;
+  DeviceBuffer blocks_, scales_;
 };
 
 }  // namespace asymkv::cuda

@@ -6,7 +6,6 @@
 #include "asymkv/kernels/cuda/decode_types.h"
 #include "asymkv/kv/format.h"
 #include "asymkv/kv/layout.h"
-#include "asymkv/ops/attention.h"
 
 namespace asymkv::cuda {
 

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "asymkv/kernels/cuda/decode_launch.h"
+#include "asymkv/kernels/cuda/device_tables.h"
+#include "asymkv/ops/attention.h"
+
+namespace asymkv::cuda {
+
+// attend with params in device memory: one launch of the decode kernel for each cache of the batch, one for the fresh
+// rows of all sequences (packed into pages of their own), joined in FP32.
+class DeviceAttend {
+ public:
+  explicit DeviceAttend(DeviceTables& tables) : tables_(tables) {}
+  // Params were checked.
+  void run(const AttendParams& params);
+
+ private:
+  struct Launch;
+  Launch make_launch(const AttendParams& params, const KvGeometry& geometry, const KvFormat& format) const;
+  void attend_stored(const AttendParams& params, const std::vector<size_t>& sequences, float* lse);
+  void attend_fresh(const AttendParams& params, float* lse);
+  void run(const AttendParams& params, Launch& launch, float* lse);
+  const DevicePlan& plan(const Launch& launch, const DecodeConfig& config, const DeviceKeyBias* bias);
+  const DeviceKeyBias& key_bias(const KeyTransform& transform, const RopeTable& rope);
+
+  DeviceTables& tables_;
+  ContentCache<std::unique_ptr<DevicePlan>> plans_{64};
+  ContentCache<std::unique_ptr<DeviceKeyBias>> biases_{512};
+  std::map<uint32_t, DeviceLimits> limits_;  // by DecodeConfig::code()
+};
+
+}  // namespace asymkv::cuda

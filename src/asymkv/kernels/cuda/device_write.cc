@@ -1,0 +1,143 @@
+#include "asymkv/kernels/cuda/device_write.h"
+
+#include <algorithm>
+
+#include "asymkv/base/error.h"
+#include "asymkv/kernels/checks.h"
+#include "asymkv/kernels/cuda/instance_table.h"
+#include "asymkv/kernels/cuda/row_kernels.h"
+#include "asymkv/kv/tiled_layout.h"
+
+namespace asymkv::cuda {
+namespace {
+
+constexpr int64_t kMaxPending = 4096;
+
+bool is_bf16(DType dtype) {
+  return dtype == DType::kBF16;
+}
+
+int64_t side_elems(const WriteKvParams& params) {
+  return params.num_tokens * params.geometry.num_kv_heads * params.geometry.k_head_dim;
+}
+
+}  // namespace
+
+// Keys and values of a call in the native type, as the writer takes them.
+struct DeviceWrite::Rows {
+  std::shared_ptr<void> k, v;
+};
+
+DeviceWrite::DeviceWrite(DeviceTables& tables)
+    : tables_(tables), counters_(kMaxPending * static_cast<int64_t>(sizeof(WriteCounters))) {
+  counters_.fill(0);
+}
+
+void DeviceWrite::run(const WriteKvParams& params) {
+  if (params.native_dtype == DType::kF32) {
+    throw_unsupported("the CUDA writer takes rows in BF16 or FP16, not in f32");
+  }
+  const int64_t elems = side_elems(params);
+  if (elems == 0) return;
+  const Rows rows{stream_memory(elems * 2), stream_memory(elems * 2)};
+  const bool native_bf16 = is_bf16(params.native_dtype);
+  launch_narrow({params.k, rows.k.get(), nullptr, 1, elems, native_bf16}, nullptr);
+  launch_narrow({params.v, rows.v.get(), nullptr, 1, elems, native_bf16}, nullptr);
+  // The first target that takes every token leaves fresh keys on the way.
+  const DType k_dtype = fresh_key_dtype_of(params);
+  const std::shared_ptr<void> fresh = params.fresh_k == nullptr ? nullptr : stream_memory(elems * 2);
+  bool has_fresh = fresh == nullptr;
+  for (const WriteTarget& target : params.targets) {
+    const bool every = std::ranges::none_of(target.slots, [](int64_t slot) { return slot < 0; });
+    const bool takes = !has_fresh && every && k_dtype == params.native_dtype;
+    store(params, target, rows, takes ? fresh.get() : nullptr);
+    has_fresh = has_fresh || takes;
+  }
+  if (!has_fresh) fresh_keys(params, rows, fresh.get());
+  if (fresh != nullptr) launch_widen_16bit(fresh.get(), params.fresh_k, elems, is_bf16(k_dtype), nullptr);
+  if (params.fresh_v != nullptr) {
+    launch_round_twice(params.v, params.fresh_v, elems, native_bf16, is_bf16(fresh_value_dtype_of(params)), nullptr);
+  }
+  check_launches();
+}
+
+const DeviceWrite::Plan& DeviceWrite::plan(std::span<const int64_t> slots, int64_t num_slots) {
+  const int64_t size[] = {num_slots};
+  return plans_.get(ContentKey().add(slots).add(size).take(), [&] {
+    const WritePlan plan = plan_write(slots, num_slots);
+    return Plan{to_device(plan.launch_order()), static_cast<int64_t>(plan.runs.size()), plan.num_whole(),
+                plan.num_written};
+  });
+}
+
+WriteParams DeviceWrite::common_params(const WriteKvParams& params, const Rows& rows, const Plan& plan) {
+  const DeviceTables::Rope rope = tables_.rope(*params.rope);
+  WriteParams p;
+  p.k = rows.k.get();
+  p.v = rows.v.get();
+  p.k_bias = params.k_bias;
+  p.cosines = rope.cosines;
+  p.sines = rope.sines;
+  p.positions = tables_.of(params.positions);
+  p.runs = plan.runs.as<WriteRun>();
+  p.num_runs = static_cast<int32_t>(plan.num_runs);
+  p.num_whole = static_cast<int32_t>(plan.num_whole);
+  p.num_kv_heads = static_cast<int32_t>(params.geometry.num_kv_heads);
+  p.native_is_bf16 = is_bf16(params.native_dtype);
+  return p;
+}
+
+void DeviceWrite::store(const WriteKvParams& params, const WriteTarget& target, const Rows& rows, void* fresh_k) {
+  const KvLayerView& cache = target.cache;
+  const KvGeometry& geometry = cache.layout->geometry();
+  const Plan& on_device = plan(target.slots, cache.num_pages * geometry.page_size);
+  if (on_device.num_written == 0) return;
+  WriteParams p = common_params(params, rows, on_device);
+  if (cache.transform != nullptr) p.removed = tables_.of(cache.transform->removed);
+  p.blocks = cache.tiled_blocks;
+  p.scales = cache.tiled_scales;
+  p.fixed_scales = tables_.of(std::vector<float>{cache.fixed_scales.key, cache.fixed_scales.value});
+  p.fresh_k = fresh_k;
+  p.counters = next_counters(params, target, on_device.num_written);
+  launch_write(choose_decode(geometry, cache.layout->format(), 1).config, p, nullptr);
+}
+
+// Of every token, also those that no target takes: written to scratch pages on the way.
+void DeviceWrite::fresh_keys(const WriteKvParams& params, const Rows& rows, void* fresh_k) {
+  const DType dtype = fresh_key_dtype_of(params);
+  const KvGeometry geometry{params.geometry.num_kv_heads, params.geometry.k_head_dim, params.geometry.k_head_dim};
+  const KvFormat format{{.dtype = dtype}, {.dtype = dtype}};
+  const TiledLayout tiled(geometry, format);
+  std::vector<int64_t> slots;
+  for (int64_t t = 0; t < params.num_tokens; ++t) slots.push_back(t);
+  const Plan& on_device = plan(slots, params.num_tokens);
+  const int64_t num_pages = (params.num_tokens + kTiledPageSize - 1) / kTiledPageSize;
+  const std::shared_ptr<void> blocks = stream_memory(tiled.plane_bytes(num_pages));
+  WriteParams p = common_params(params, rows, on_device);
+  p.blocks = static_cast<std::byte*>(blocks.get());
+  p.fresh_k = fresh_k;
+  launch_write(choose_decode(geometry, format, 1).config, p, nullptr);
+}
+
+WriteCounters* DeviceWrite::next_counters(const WriteKvParams& params, const WriteTarget& target, int64_t num_written) {
+  if (static_cast<int64_t>(pending_.size()) == kMaxPending) finish();
+  const int64_t rows = num_written * params.geometry.num_kv_heads;
+  pending_.push_back(
+      {target.k_counters, target.v_counters, rows * params.geometry.k_head_dim, rows * params.geometry.v_head_dim});
+  return counters_.as<WriteCounters>() + pending_.size() - 1;
+}
+
+void DeviceWrite::finish() {
+  if (pending_.empty()) return;
+  const auto seen = to_host<WriteCounters>(counters_, static_cast<int64_t>(pending_.size()));
+  counters_.fill(0);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const auto count = [](unsigned long long n) { return static_cast<int64_t>(n); };
+    const Pending& p = pending_[i];
+    if (p.k != nullptr) *p.k += {p.k_elems, count(seen[i].k_saturated), count(seen[i].k_non_finite)};
+    if (p.v != nullptr) *p.v += {p.v_elems, count(seen[i].v_saturated), count(seen[i].v_non_finite)};
+  }
+  pending_.clear();
+}
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,158 @@
+#include "asymkv/kernels/cuda/model/cuda_linear.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "asymkv/base/error.h"
+#include "asymkv/base/parallel.h"
+#include "asymkv/kernels/cuda/device_tables.h"
+#include "asymkv/kernels/cuda/row_kernels.h"
+#include "asymkv/tensor/dtype.h"
+
+namespace asymkv::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLAS recommends on Hopper
+constexpr int64_t kStagingElems = int64_t{16} << 20;    // of a matrix on its way to the device
+constexpr size_t kMaxProducts = 1024;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const auto code = status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kResourceExhausted : ErrorCode::kInternal;
+  throw_error(code, "{} failed: {}", call, cublasLtGetStatusString(status));
+}
+#define ASYMKV_CUBLAS(call) check((call), #call)
+
+struct DeviceWeights final : PlacedWeights {
+  DeviceBuffer data;  // [out, in]
+};
+
+struct Layout {
+  Layout(cudaDataType_t type, int64_t rows, int64_t columns) {
+    ASYMKV_CUBLAS(
+        cublasLtMatrixLayoutCreate(&handle, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows));
+  }
+  ~Layout() { (void)cublasLtMatrixLayoutDestroy(handle); }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  cublasLtMatrixLayout_t handle = nullptr;
+};
+
+struct Operation {
+  Operation() {
+    ASYMKV_CUBLAS(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    ASYMKV_CUBLAS(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+  }
+  ~Operation() { (void)cublasLtMatmulDescDestroy(handle); }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  cublasLtMatmulDesc_t handle = nullptr;
+};
+
+struct Preference {
+  Preference() {
+    ASYMKV_CUBLAS(cublasLtMatmulPreferenceCreate(&handle));
+    const auto bytes = static_cast<uint64_t>(kWorkspaceBytes);
+    ASYMKV_CUBLAS(
+        cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
+  }
+  ~Preference() { (void)cublasLtMatmulPreferenceDestroy(handle); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  cublasLtMatmulPreference_t handle = nullptr;
+};
+
+// Rows [begin, begin + count) of a matrix as FP32, on all threads.
+std::vector<float> widen_rows(const WeightMatrix& matrix, int64_t begin, int64_t count) {
+  std::vector<float> rows(static_cast<size_t>(count * matrix.in()));
+  parallel_for(count, [&](int64_t i, int) {
+    const auto in = static_cast<size_t>(matrix.in());
+    matrix.widen_row(begin + i, std::span(rows).subspan(static_cast<size_t>(i) * in, in));
+  });
+  return rows;
+}
+
+}  // namespace
+
+// cuBLASLt reads columns first: W [out, in] is its [in, out], transposed by the product; x and y likewise.
+struct CudaLinear::Product {
+  Product(cublasLtHandle_t library, cudaDataType_t type, const LinearParams& params)
+      : w(type, params.w->in(), params.w->rows()),
+        x(type, params.w->in(), params.rows),
+        y(CUDA_R_32F, params.w->rows(), params.rows) {
+    const Preference preference;
+    int found = 0;
+    ASYMKV_CUBLAS(cublasLtMatmulAlgoGetHeuristic(library, operation.handle, w.handle, x.handle, y.handle, y.handle,
+                                                 preference.handle, 1, &chosen, &found));
+    if (found == 0) {
+      throw_unsupported("cuBLASLt has no product of {} rows with a {} x {} matrix", params.rows, params.w->rows(),
+                        params.w->in());
+    }
+  }
+  Operation operation;
+  Layout w, x, y;
+  cublasLtMatmulHeuristicResult_t chosen{};
+};
+
+CudaLinear::CudaLinear(Activations activations) : activations_(activations), workspace_(kWorkspaceBytes) {
+  cublasLtHandle_t handle = nullptr;
+  ASYMKV_CUBLAS(cublasLtCreate(&handle));
+  handle_ = handle;
+}
+
+CudaLinear::~CudaLinear() {
+  (void)cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
+}
+
+std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix) const {
+  const bool narrow = activations_ == Activations::k16;
+  const int64_t elem_bytes = narrow ? dtype_bytes(DType::kBF16) : dtype_bytes(DType::kF32);
+  auto placed = std::make_shared<DeviceWeights>();
+  placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
+  const int64_t step = std::max<int64_t>(1, kStagingElems / matrix.in());
+  for (int64_t begin = 0; begin < matrix.rows(); begin += step) {
+    const std::vector<float> rows = widen_rows(matrix, begin, std::min(step, matrix.rows() - begin));
+    const int64_t offset = begin * matrix.in() * elem_bytes;
+    if (!narrow) {
+      placed->data.upload(std::as_bytes(std::span(rows)), offset);
+      continue;
+    }
+    std::vector<uint16_t> rounded(rows.size());
+    std::ranges::transform(rows, rounded.begin(), f32_to_bf16);
+    placed->data.upload(std::as_bytes(std::span(rounded)), offset);
+  }
+  return placed;
+}
+
+const CudaLinear::Product& CudaLinear::product(const LinearParams& params) {
+  if (products_.size() >= kMaxProducts) products_.clear();
+  std::unique_ptr<Product>& known = products_[{params.rows, params.w->in(), params.w->rows(), params.accumulate}];
+  const cudaDataType_t type = activations_ == Activations::k16 ? CUDA_R_16BF : CUDA_R_32F;
+  if (known == nullptr) known = std::make_unique<Product>(static_cast<cublasLtHandle_t>(handle_), type, params);
+  return *known;
+}
+
+void CudaLinear::run(const LinearParams& params) {
+  if (params.rows == 0) return;
+  const auto* weights = dynamic_cast<const DeviceWeights*>(params.w->placed());
+  ASYMKV_CHECK(weights != nullptr, "a {} x {} matrix that was not placed on the device", params.w->rows(),
+               params.w->in());
+  const void* x = params.x;
+  std::shared_ptr<void> rounded;
+  if (activations_ == Activations::k16) {
+    rounded = stream_memory(params.rows * params.w->in() * dtype_bytes(DType::kBF16));
+    launch_narrow({params.x, rounded.get(), nullptr, params.rows, params.w->in(), true}, nullptr);
+    x = rounded.get();
+  }
+  const Product& p = product(params);
+  const float one = 1.0F;
+  const float beta = params.accumulate ? 1.0F : 0.0F;
+  ASYMKV_CUBLAS(cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), p.operation.handle, &one, weights->data.data(),
+                               p.w.handle, x, p.x.handle, &beta, params.y, p.y.handle, params.y, p.y.handle,
+                               &p.chosen.algo, workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
+}
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,104 @@
+#include "asymkv/kernels/cuda/model/cuda_model.h"
+
+#include <cuda_runtime_api.h>
+
+#include <limits>
+#include <utility>
+
+#include "asymkv/device/cuda/cuda_error.h"
+#include "asymkv/kernels/cuda/model/model_kernels.h"
+
+namespace asymkv::cuda {
+
+CudaModel::CudaModel(Activations activations, std::shared_ptr<DeviceTables> tables)
+    : activations_(activations), tables_(std::move(tables)), linear_(activations) {
+  // Activations come and go with every pass: their memory stays with the process.
+  cudaMemPool_t pool = nullptr;
+  ASYMKV_CUDA(cudaDeviceGetDefaultMemPool(&pool, require_device().ordinal));
+  uint64_t keep = std::numeric_limits<uint64_t>::max();
+  ASYMKV_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+}
+
+std::string_view CudaModel::name() const {
+  return activations_ == Activations::k16 ? "cuda-cublaslt-a16" : "cuda-cublaslt-a32";
+}
+
+FloatArray CudaModel::allocate(int64_t elems) const {
+  return {std::static_pointer_cast<float>(stream_memory(elems * static_cast<int64_t>(sizeof(float)))), elems};
+}
+
+void CudaModel::upload(std::span<const float> from, float* to) const {
+  ASYMKV_CUDA(cudaMemcpy(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice));
+}
+
+void CudaModel::download(const float* from, std::span<float> to) const {
+  ASYMKV_CUDA(cudaMemcpy(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost));
+}
+
+void CudaModel::place(WeightMatrix& matrix, bool keep_host) const {
+  matrix.set_placed(linear_.place(matrix), keep_host);
+}
+
+void CudaModel::linear(const LinearParams& params) const {
+  linear_.run(params);
+  if (params.bias != nullptr) launch_add_bias(params.rows, params.w->rows(), params.bias, params.y);
+  check_launches();
+}
+
+void CudaModel::rms_norm(const RmsNormParams& params) const {
+  launch_rms_norm(params);
+  check_launches();
+}
+
+void CudaModel::silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const {
+  launch_gate_mul(Gate::kSilu, rows, dim, gate_up, y);
+  check_launches();
+}
+
+void CudaModel::gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const {
+  launch_gate_mul(Gate::kGelu, rows, dim, gate_up, y);
+  check_launches();
+}
+
+void CudaModel::rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const {
+  for (const int32_t position : positions) rope.cos_row(position);  // throws outside the table
+  RotateParams params;
+  const DeviceTables::Rope tables = tables_->rope(rope);
+  params.cosines = tables.cosines;
+  params.sines = tables.sines;
+  params.positions = tables_->of(positions);
+  params.num_rows = static_cast<int64_t>(positions.size());
+  params.num_heads = num_heads;
+  params.num_pairs = rope.num_pairs();
+  params.x = x;
+  launch_rotate(params);
+  check_launches();
+}
+
+void CudaModel::split_qkv(const SplitQkvParams& params) const {
+  launch_split_qkv(params);
+  check_launches();
+}
+
+void CudaModel::add(int64_t elems, const float* x, float* y) const {
+  launch_add(elems, x, y);
+  check_launches();
+}
+
+void CudaModel::scale_rows(std::span<const float> factors, int64_t dim, float* x) const {
+  launch_scale_rows(static_cast<int64_t>(factors.size()), dim, tables_->of(factors), x);
+  check_launches();
+}
+
+void CudaModel::round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const {
+  if (dtype != DType::kE4M3) throw_unsupported("{} rounds rows to e4m3, not to {}", name(), dtype_name(dtype));
+  launch_round_e4m3(rows, dim, x);
+  check_launches();
+}
+
+void CudaModel::cap_softly(float cap, int64_t elems, float* x) const {
+  launch_cap_softly(cap, elems, x);
+  check_launches();
+}
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+
+#include "asymkv/kernels/cuda/device_tables.h"
+#include "asymkv/kernels/cuda/model/cuda_linear.h"
+
+namespace asymkv::cuda {
+
+// The model's operations on the device's default stream. For one thread.
+class CudaModel final : public ModelBackend {
+ public:
+  CudaModel(Activations activations, std::shared_ptr<DeviceTables> tables);
+
+  std::string_view name() const override;
+  FloatArray allocate(int64_t elems) const override;
+  void upload(std::span<const float> from, float* to) const override;
+  void download(const float* from, std::span<float> to) const override;
+  void place(WeightMatrix& matrix, bool keep_host) const override;
+  void linear(const LinearParams& params) const override;
+  void rms_norm(const RmsNormParams& params) const override;
+  void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
+  void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
+  void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override;
+  void split_qkv(const SplitQkvParams& params) const override;
+  void add(int64_t elems, const float* x, float* y) const override;
+  void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override;
+  void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override;
+  void cap_softly(float cap, int64_t elems, float* x) const override;
+
+ private:
+  Activations activations_;
+  std::shared_ptr<DeviceTables> tables_;
+  mutable CudaLinear linear_;
+};
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "asymkv/ops/model_ops.h"
+
+// One launch each on the default stream, with pointers to device memory; ops/model_ops.h defines what they compute.
+// check_launches() throws their errors.
+namespace asymkv::cuda {
+
+enum class Gate { kSilu, kGelu };
+
+struct RotateParams {
+  const float* cosines = nullptr;  // [position][num_pairs]
+  const float* sines = nullptr;
+  const int32_t* positions = nullptr;  // [num_rows]
+  int64_t num_rows = 0;
+  int64_t num_heads = 0;
+  int64_t num_pairs = 0;
+  float* x = nullptr;  // [num_rows, num_heads, 2 num_pairs]
+};
+
+void launch_rms_norm(const RmsNormParams& params);
+void launch_gate_mul(Gate gate, int64_t rows, int64_t dim, const float* gate_up, float* y);
+void launch_rotate(const RotateParams& params);
+void launch_split_qkv(const SplitQkvParams& params);
+void launch_add(int64_t elems, const float* x, float* y);
+void launch_add_bias(int64_t rows, int64_t dim, const float* bias, float* y);
+void launch_scale_rows(int64_t rows, int64_t dim, const float* factors, float* x);
+// round_row(kE4M3) of kv/codec.h, row by row.
+void launch_round_e4m3(int64_t rows, int64_t dim, float* x);
+void launch_cap_softly(float cap, int64_t elems, float* x);
+
+}  // namespace asymkv::cuda

@@ -1,0 +1,155 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "asymkv/kernels/cuda/row_kernels.h"
+#include "asymkv/kv/tiled_layout.h"
+
+namespace asymkv::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+unsigned blocks_for(int64_t elems) {
+  return static_cast<unsigned>(std::min<int64_t>((elems + kThreads - 1) / kThreads, 132 * 32));
+}
+
+__device__ __forceinline__ int64_t first_index() {
+  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+__device__ __forceinline__ int64_t index_step() {
+  return int64_t{gridDim.x} * kThreads;
+}
+
+template <bool kBf16>
+__device__ __forceinline__ uint16_t to_16bit(float x) {
+  if constexpr (kBf16) return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  return __half_as_ushort(__float2half_rn(x));
+}
+template <bool kBf16>
+__device__ __forceinline__ float from_16bit(uint16_t bits) {
+  if constexpr (kBf16) return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  return __half2float(__ushort_as_half(bits));
+}
+
+template <bool kBf16>
+__global__ void __launch_bounds__(kThreads) narrow_kernel(NarrowParams p) {
+  auto* to = static_cast<uint16_t*>(p.to);
+  const int64_t elems = p.num_rows * p.row_elems;
+  for (int64_t i = first_index(); i < elems; i += index_step()) {
+    const int64_t row = i / p.row_elems;
+    const int64_t from_row = p.rows == nullptr ? row : p.rows[row];
+    to[i] = to_16bit<kBf16>(p.from[from_row * p.row_elems + i % p.row_elems]);
+  }
+}
+
+template <bool kBf16>
+__global__ void __launch_bounds__(kThreads) widen_16bit_kernel(const uint16_t* from, float* to, int64_t elems) {
+  for (int64_t i = first_index(); i < elems; i += index_step()) to[i] = from_16bit<kBf16>(from[i]);
+}
+
+template <bool kFirst, bool kSecond>
+__global__ void __launch_bounds__(kThreads) round_twice_kernel(const float* from, float* to, int64_t elems) {
+  for (int64_t i = first_index(); i < elems; i += index_step()) {
+    to[i] = from_16bit<kSecond>(to_16bit<kSecond>(from_16bit<kFirst>(to_16bit<kFirst>(from[i]))));
+  }
+}
+
+// One block a (token, piece): its heads' channels go to their places in the fragments.
+template <bool kBf16>
+__global__ void __launch_bounds__(kThreads) pack_kernel(PackParams p) {
+  const FreshPiece piece = p.pieces[blockIdx.y];
+  const int token = static_cast<int>(blockIdx.x);
+  if (token >= piece.num_tokens) return;
+  const int64_t side_bytes = int64_t{kPageSize} * p.head_dim * 2;
+  const int64_t page = piece.first_page + token / kPageSize;
+  const int slot = token % kPageSize;
+  for (int i = static_cast<int>(threadIdx.x); i < p.num_kv_heads * p.head_dim; i += kThreads) {
+    const int head = i / p.head_dim, channel = i % p.head_dim;
+    std::byte* block = p.blocks + (page * p.num_kv_heads + head) * (side_bytes + side_bytes);
+    const int64_t from = int64_t{token} * p.num_kv_heads * p.head_dim + i;
+    *reinterpret_cast<uint16_t*>(block + tiled_k16_offset(slot, channel)) = to_16bit<kBf16>(piece.k[from]);
+    *reinterpret_cast<uint16_t*>(block + side_bytes + tiled_v16_offset(slot, channel)) = to_16bit<kBf16>(piece.v[from]);
+  }
+}
+
+// One warp a (row, head).
+template <bool kBf16>
+__global__ void __launch_bounds__(kThreads) join_kernel(JoinParams p) {
+  const int64_t state = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (state >= p.num_rows * p.num_q_heads) return;
+  const int64_t head = state % p.num_q_heads;
+  const int64_t at = int64_t{p.rows[state / p.num_q_heads]} * p.num_q_heads + head;
+  const float before = p.lse[at];
+  const float now = p.part == nullptr ? p.part_lse[head] : p.part_lse[state];
+  if (now == -INFINITY) return;
+  const float top = fmaxf(before, now);
+  const float a = expf(before - top), b = expf(now - top);
+  const auto* part = static_cast<const uint16_t*>(p.part) + state * p.head_dim;
+  for (int c = static_cast<int>(threadIdx.x % 32); c < p.head_dim; c += 32) {
+    float& out = p.out[at * p.head_dim + c];
+    const float x = p.part == nullptr ? 0.0F : from_16bit<kBf16>(part[c]);
+    out = before == -INFINITY ? x : (a * out + b * x) / (a + b);
+  }
+  __syncwarp();  // every lane has read the old LSE
+  if (threadIdx.x % 32 == 0) p.lse[at] = top + logf(a + b);
+}
+
+__global__ void __launch_bounds__(kThreads) clear_kernel(JoinParams p) {
+  const int64_t state = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (state >= p.num_rows * p.num_q_heads) return;
+  const int64_t at = int64_t{p.rows[state / p.num_q_heads]} * p.num_q_heads + state % p.num_q_heads;
+  for (int c = static_cast<int>(threadIdx.x % 32); c < p.head_dim; c += 32) p.out[at * p.head_dim + c] = 0.0F;
+  if (threadIdx.x % 32 == 0) p.lse[at] = -INFINITY;
+}
+
+unsigned state_blocks(const JoinParams& p) {
+  return static_cast<unsigned>((p.num_rows * p.num_q_heads + kWarps - 1) / kWarps);
+}
+
+}  // namespace
+
+void launch_narrow(const NarrowParams& p, StreamHandle stream) {
+  const unsigned blocks = blocks_for(p.num_rows * p.row_elems);
+  if (blocks == 0) return;
+  const auto kernel = p.bf16 ? narrow_kernel<true> : narrow_kernel<false>;
+  kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+}
+
+void launch_widen_16bit(const void* from, float* to, int64_t elems, bool bf16, StreamHandle stream) {
+  if (elems == 0) return;
+  const auto kernel = bf16 ? widen_16bit_kernel<true> : widen_16bit_kernel<false>;
+  kernel<<<blocks_for(elems), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const uint16_t*>(from), to,
+                                                                                elems);
+}
+
+void launch_round_twice(const float* from, float* to, int64_t elems, bool first_bf16, bool second_bf16,
+                        StreamHandle stream) {
+  if (elems == 0) return;
+  const auto kernel = first_bf16 ? (second_bf16 ? round_twice_kernel<true, true> : round_twice_kernel<true, false>)
+                                 : (second_bf16 ? round_twice_kernel<false, true> : round_twice_kernel<false, false>);
+  kernel<<<blocks_for(elems), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(from, to, elems);
+}
+
+void launch_pack(const PackParams& p, StreamHandle stream) {
+  if (p.num_pieces == 0 || p.max_tokens == 0) return;
+  const dim3 grid(static_cast<unsigned>(p.max_tokens), static_cast<unsigned>(p.num_pieces));
+  const auto kernel = p.bf16 ? pack_kernel<true> : pack_kernel<false>;
+  kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+}
+
+void launch_join(const JoinParams& p, StreamHandle stream) {
+  if (p.num_rows == 0) return;
+  const auto kernel = p.part_bf16 ? join_kernel<true> : join_kernel<false>;
+  kernel<<<state_blocks(p), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+}
+
+void launch_clear(const JoinParams& p, StreamHandle stream) {
+  if (p.num_rows == 0) return;
+  clear_kernel<<<state_blocks(p), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+}
+
+}  // namespace asymkv::cuda
