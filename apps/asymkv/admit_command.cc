@@ -14,6 +14,7 @@
 #include "asymkv/gate/run_files.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "option_values.h"
 
 namespace asymkv::app {
 namespace {
@@ -103,7 +104,7 @@ void add_admit_command(CLI::App& root, Action& action) {
   command->add_flag("--measure-cost", args->request.measure_cost,
                     "afterwards run native alone, in batches of several sizes, and say what all arms cost beside it");
   add_file_options(*command, args->request);
-  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_device_option(*command, args->device);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
       "Examples:\n"

@@ -13,6 +13,7 @@
 #include "asymkv/gate/text_cases.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "option_values.h"
 #include "output_file.h"
 #include "side_documents.h"
 
@@ -61,7 +62,7 @@ void add_calibrate_command(CLI::App& root, Action& action) {
   command->add_option("--tokens", args->tokens, "tokens of each document")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
-  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_device_option(*command, args->device);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer("Example:\n  asymkv calibrate models/probe-robust --data README.md --out scales.json");
   command->callback([&action, args] { action = [args] { return run(*args); }; });

@@ -16,6 +16,7 @@
 #include "chat_session.h"
 #include "command.h"
 #include "kv_options.h"
+#include "option_values.h"
 #include "run_record.h"
 
 namespace asymkv::app {
@@ -237,7 +238,7 @@ void add_chat_command(CLI::App& root, Action& action) {
   command->add_option("--context", args->context, "tokens the cache holds; default: the model's, at most 8192")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   add_sampling_options(*command, args->sampling);
-  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_device_option(*command, args->device);
   command->footer("Example:\n  asymkv chat qwen2.5-coder-0.5b-instruct-q4_k_m.gguf --kv k16v8");
   command->callback([&action, args] { action = [args] { return run(*args); }; });
 }

@@ -124,7 +124,7 @@ void add_generate_command(CLI::App& root, Action& action) {
   command->add_flag("--ignore-eos", args->ignore_eos, "go on after an end-of-sequence token");
   command->add_option("--path", args->path, "worker: the prompt attends to fresh keys; reference: to stored bytes")
       ->capture_default_str();
-  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_device_option(*command, args->device);
   add_activations_option(*command, args->activations);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(

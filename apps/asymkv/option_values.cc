@@ -101,4 +101,9 @@ CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::ve
   return add_list(command, name, values, help);
 }
 
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "cpu, cuda (a Hopper GPU), or ref (double-precision oracle, slow)")
+      ->capture_default_str();
+}
+
 }  // namespace asymkv::app

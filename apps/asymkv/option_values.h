@@ -22,4 +22,7 @@ CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::ve
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
                              const std::string& help);
 
+// --device: what runtime/backends.h calls the families.
+void add_device_option(CLI::App& command, std::string& device);
+
 }  // namespace asymkv::app

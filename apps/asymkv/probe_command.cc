@@ -10,6 +10,7 @@
 #include "asymkv/gate/text_cases.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "option_values.h"
 #include "probe_runner.h"
 #include "side_documents.h"
 
@@ -87,7 +88,7 @@ void add_probe_command(CLI::App& root, Action& action) {
   command->add_option("--documents", args->documents, "most documents of --data")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--device", args->device, "cpu, or ref (double-precision oracle, slow)")->capture_default_str();
+  add_device_option(*command, args->device);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer("Example:\n  asymkv probe models/probe-fragile");
   command->callback([&action, args] { action = [args] { return run(*args); }; });

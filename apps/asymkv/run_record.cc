@@ -94,8 +94,8 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   if (cache.layout().format().key.prebias) {
     record.transform = {"key_bias_removed", key_transforms_sha256(cache.config().transforms)};
   }
-  record.layout = {cache.layout().id(), cache.layout().geometry().page_size};
-  record.device.kind = "cpu";
+  record.layout = {cache.layout_id(), cache.layout().geometry().page_size};
+  record.device.kind = cache.config().memory == KvMemory::kDevice ? "cuda" : "cpu";
   record.device.name =
       fmt::format("{}+{}", model.decoder.attention_of(cache).name(), model.decoder.backends().model->name());
   record.build = {build_id(), __VERSION__};
