@@ -118,7 +118,7 @@ void add_gate_compare_command(CLI::App& gate, Action& action) {
   auto options = std::make_shared<CompareCommandOptions>();
   CLI::App* command = gate.add_subcommand("compare", "direct paired tests between arms, of one run or of several");
   command->footer("Example: asymkv gate compare runs/robust:AD runs/robust:SD");
-  command->add_option("DIR[:ARM]", options->sides, "folders of finished runs; without ARM every candidate of the run")
+  command->add_option("SIDE", options->sides, "DIR or DIR:ARM of finished runs; without ARM every candidate of the run")
       ->required();
   command->add_option("--family", options->family, "panels tested together: all, math, retrieval or loss")
       ->capture_default_str();
