@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -231,19 +232,17 @@ void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::ve
 void EngineRunner::run_generation(const Unit& unit, std::vector<Lane>& lanes, std::vector<RawOutcome>& outcomes) {
   std::vector<float> hidden;
   for (const Lane& lane : lanes) hidden.insert(hidden.end(), lane.hidden.begin(), lane.hidden.end());
-  const std::vector<float> logits = model_.decoder.logits(hidden);
-  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+  const std::vector<std::optional<int32_t>> first = model_.decoder.greedy_tokens(hidden);
   std::vector<DecodeSlot> slots;
   std::vector<const Lane*> slot_lanes;
   for (size_t i = 0; i < lanes.size(); ++i) {
-    const auto first = finite_argmax(std::span(logits).subspan(i * vocab, vocab));
-    if (!first) {
+    if (!first[i]) {
       outcomes.push_back(failed_outcome(lanes[i].case_idx, unit.slots[lanes[i].slot_idx].arm, "non-finite logits"));
       continue;
     }
     DecodeSlot slot;
     slot.sequence = &lanes[i].sequence;
-    slot.next = *first;
+    slot.next = *first[i];
     slots.push_back(std::move(slot));
     slot_lanes.push_back(&lanes[i]);
   }

@@ -266,6 +266,34 @@ TEST(CudaEngine, FormatsSideBySide) {
   }
 }
 
+TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
+  if (cannot_run()) GTEST_SKIP();
+  constexpr int64_t kDim = 1000;
+  std::vector<float> x(4 * kDim, -1.0F);
+  x[777] = x[300] = 2.5F;       // the first of two
+  x[2 * kDim + 999] = NAN;      // not finite
+  x[3 * kDim + 5] = -INFINITY;  // nor this
+  const ModelBackend& backend = *model_on("cuda").decoder.backends().model;
+  const auto best = backend.finite_argmax(4, kDim, place_values(backend, x).data());
+  EXPECT_EQ(best, (std::vector<std::optional<int32_t>>{300, 0, std::nullopt, std::nullopt}));
+}
+
+// A run that is resumed repeats whole batches: they must give the same bits.
+TEST(CudaEngine, TheSamePassGivesTheSameBits) {
+  if (cannot_run()) GTEST_SKIP();
+  LoadedModel& model = model_on("cuda");
+  const std::vector<int32_t> tokens = prompt_tokens(model, 301);
+  std::vector<std::vector<float>> hidden;
+  for (int run = 0; run < 2; ++run) {
+    const auto cache = make_test_cache(model, "k16v8");
+    SequencePages sequence(*cache);
+    hidden.push_back(run_chunk(model, sequence, std::span(tokens).first(300), OwnReads::kFresh));
+    hidden.push_back(run_chunk(model, sequence, std::span(tokens).last(1), OwnReads::kStored));
+  }
+  EXPECT_EQ(hidden[0], hidden[2]);
+  EXPECT_EQ(hidden[1], hidden[3]);
+}
+
 // Queries rounded to FP8 take the same values on both devices.
 TEST(CudaEngine, RoundsQueryRowsAsTheCpuDoes) {
   if (cannot_run()) GTEST_SKIP();

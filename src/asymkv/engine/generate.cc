@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
@@ -104,11 +103,6 @@ bool accept_token(const LoadedModel& model, RunningSlot& running, int32_t token,
 
 }  // namespace
 
-std::optional<int32_t> finite_argmax(std::span<const float> logits) {
-  if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); })) return std::nullopt;
-  return argmax(logits);
-}
-
 void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const DecodeLimits& limits) {
   std::vector<RunningSlot> running;
   for (DecodeSlot& slot : slots) {
@@ -116,19 +110,19 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
     RunningSlot started{&slot, StreamDecoder(model.tokenizer, true), {}};
     if (accept_token(model, started, slot.next, limits)) running.push_back(std::move(started));
   }
-  const auto vocab = static_cast<size_t>(model.config().vocab_size);
   while (!running.empty()) {
     std::vector<ForwardChunk> chunks;
     for (const RunningSlot& item : running) {
       const std::span<const int32_t> newest = std::span(item.slot->token_ids).last(1);
       chunks.push_back(append_chunk(*item.slot->sequence, newest, OwnReads::kStored));
     }
-    const std::vector<float> logits = model.decoder.logits(model.decoder.forward(chunks, limits.native_dtype));
+    const auto tokens = model.decoder.greedy_tokens(model.decoder.forward(chunks, limits.native_dtype));
     std::vector<RunningSlot> still_running;
     for (size_t i = 0; i < running.size(); ++i) {
-      const std::optional<int32_t> token = finite_argmax(std::span(logits).subspan(i * vocab, vocab));
-      if (!token) running[i].slot->failure = "non-finite logits";
-      if (token && accept_token(model, running[i], *token, limits)) still_running.push_back(std::move(running[i]));
+      if (!tokens[i]) running[i].slot->failure = "non-finite logits";
+      if (tokens[i] && accept_token(model, running[i], *tokens[i], limits)) {
+        still_running.push_back(std::move(running[i]));
+      }
     }
     running = std::move(still_running);
   }

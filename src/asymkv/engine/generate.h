@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,9 +45,6 @@ struct DecodeSlot {
   bool ended_by_token = false;  // an end-of-sequence token (not among token_ids) ended it
   std::string failure;          // "non-finite logits" ended it; empty otherwise
 };
-
-// Index of the largest logit, or nothing if any logit is not finite.
-std::optional<int32_t> finite_argmax(std::span<const float> logits);
 
 struct DecodeLimits {
   int64_t max_tokens = 0;

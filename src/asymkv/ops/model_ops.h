@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "asymkv/kv/rope.h"
 #include "asymkv/tensor/dtype.h"
@@ -98,6 +100,9 @@ class ModelBackend {
   virtual void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const = 0;
   // x = cap * tanh(x / cap).
   virtual void cap_softly(float cap, int64_t elems, float* x) const = 0;
+  // Index of the first largest element of each row of x [rows, dim]; nothing for a row with an element that is not
+  // finite.
+  virtual std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const = 0;
 };
 
 // A copy of `values` where the backend's operations read it; no values give a null pointer.

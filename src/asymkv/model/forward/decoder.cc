@@ -523,20 +523,30 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
   return hidden;
 }
 
-std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
+FloatArray Decoder::placed_logits(std::span<const float> hidden_rows) const {
   const int64_t rows = static_cast<int64_t>(hidden_rows.size()) / config_.hidden_size;
   ASYMKV_CHECK(rows * config_.hidden_size == static_cast<int64_t>(hidden_rows.size()), "{} floats are no rows of {}",
                hidden_rows.size(), config_.hidden_size);
   const ModelBackend& backend = *backends_.model;
   const FloatArray hidden = place_values(backend, hidden_rows);
-  const FloatArray product = backend.allocate(rows * config_.vocab_size);
-  backend.linear({rows, hidden.data(), &weights_->output_matrix(), nullptr, product.data(), false});
+  FloatArray logits = backend.allocate(rows * config_.vocab_size);
+  backend.linear({rows, hidden.data(), &weights_->output_matrix(), nullptr, logits.data(), false});
   if (config_.final_soft_cap != 0.0) {
-    backend.cap_softly(static_cast<float>(config_.final_soft_cap), product.size(), product.data());
+    backend.cap_softly(static_cast<float>(config_.final_soft_cap), logits.size(), logits.data());
   }
-  std::vector<float> logits(static_cast<size_t>(product.size()));
-  backend.download(product.data(), logits);
   return logits;
+}
+
+std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
+  const FloatArray placed = placed_logits(hidden_rows);
+  std::vector<float> logits(static_cast<size_t>(placed.size()));
+  backends_.model->download(placed.data(), logits);
+  return logits;
+}
+
+std::vector<std::optional<int32_t>> Decoder::greedy_tokens(std::span<const float> hidden_rows) const {
+  const FloatArray logits = placed_logits(hidden_rows);
+  return backends_.model->finite_argmax(logits.size() / config_.vocab_size, config_.vocab_size, logits.data());
 }
 
 }  // namespace asymkv

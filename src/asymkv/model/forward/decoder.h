@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -89,6 +90,8 @@ class Decoder {
 
   // [rows, vocab_size] of rows of hidden states.
   std::vector<float> logits(std::span<const float> hidden_rows) const;
+  // The first largest logit of each row; nothing where a logit is not finite.
+  std::vector<std::optional<int32_t>> greedy_tokens(std::span<const float> hidden_rows) const;
 
   int64_t max_positions() const { return ropes_.front().num_positions(); }
   // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other
@@ -118,6 +121,7 @@ class Decoder {
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
   void add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const;
   void normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const;
+  FloatArray placed_logits(std::span<const float> hidden_rows) const;
   int64_t position_limit(int64_t num_positions) const;
 
   ModelConfig config_;

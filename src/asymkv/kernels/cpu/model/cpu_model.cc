@@ -134,6 +134,18 @@ class CpuModelBackend final : public ModelBackend {
     });
   }
 
+  std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const override {
+    std::vector<std::optional<int32_t>> best(static_cast<size_t>(rows));
+    for_row_blocks(rows, dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const std::span row(x + r * dim, static_cast<size_t>(dim));
+        if (!std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) continue;
+        best[static_cast<size_t>(r)] = static_cast<int32_t>(std::ranges::max_element(row) - row.begin());
+      }
+    });
+    return best;
+  }
+
  private:
   Activations activations_;
   std::string name_;

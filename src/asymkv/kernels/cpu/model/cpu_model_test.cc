@@ -135,6 +135,17 @@ TEST(CpuModel, AddScaleAndCap) {
   EXPECT_NEAR(x[3], 5 * std::tanh(6.0), 1e-6);
 }
 
+TEST(CpuModel, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
+  const auto backend = make_cpu_model_backend();
+  const float nan = std::nanf(""), inf = INFINITY;
+  const std::vector<float> x = {-3, -1, -1, -2, 5, nan, 7, 1, 0, 2, -inf, 1};
+  const auto best = backend->finite_argmax(3, 4, x.data());
+  ASSERT_EQ(best.size(), 3U);
+  EXPECT_EQ(best[0], 1);
+  EXPECT_EQ(best[1], std::nullopt);
+  EXPECT_EQ(best[2], std::nullopt);
+}
+
 TEST(ModelOps, PlacesValuesAndGivesNullForNone) {
   const auto backend = make_cpu_model_backend();
   const std::vector<float> values = {1, 2, 3};

@@ -101,4 +101,15 @@ void CudaModel::cap_softly(float cap, int64_t elems, float* x) const {
   check_launches();
 }
 
+std::vector<std::optional<int32_t>> CudaModel::finite_argmax(int64_t rows, int64_t dim, const float* x) const {
+  const DeviceBuffer on_device(rows * static_cast<int64_t>(sizeof(int32_t)));
+  launch_finite_argmax(rows, dim, x, on_device.as<int32_t>());
+  check_launches();
+  std::vector<std::optional<int32_t>> best;
+  for (const int32_t idx : to_host<int32_t>(on_device, rows)) {
+    best.push_back(idx < 0 ? std::nullopt : std::optional(idx));
+  }
+  return best;
+}
+
 }  // namespace asymkv::cuda

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <cstdint>
 
 #include "asymkv/kernels/cuda/model/model_kernels.h"
 
@@ -136,6 +137,36 @@ __global__ void __launch_bounds__(kThreads) cap_softly_kernel(float cap, int64_t
   for (int64_t i = first_index(); i < elems; i += index_step()) x[i] = cap * tanhf(x[i] / cap);
 }
 
+// The better of two candidates: larger, and first among equals; one that is not finite (index -1) beats all.
+struct Candidate {
+  float value;
+  int32_t idx;
+};
+__device__ __forceinline__ Candidate better(Candidate a, Candidate b) {
+  if (a.idx < 0 || b.idx < 0) return {0.0F, -1};
+  return a.value > b.value || (a.value == b.value && a.idx < b.idx) ? a : b;
+}
+
+// One block a row.
+__global__ void __launch_bounds__(kThreads) finite_argmax_kernel(int64_t dim, const float* x, int32_t* best) {
+  const float* row = x + int64_t{blockIdx.x} * dim;
+  Candidate mine{-INFINITY, INT32_MAX};
+  for (int64_t i = threadIdx.x; i < dim; i += kThreads) {
+    const float value = row[i];
+    mine = better(mine, isfinite(value) ? Candidate{value, static_cast<int32_t>(i)} : Candidate{0.0F, -1});
+  }
+  __shared__ Candidate candidates[kThreads];
+  candidates[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      candidates[threadIdx.x] = better(candidates[threadIdx.x], candidates[threadIdx.x + half]);
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) best[blockIdx.x] = candidates[0].idx;
+}
+
 }  // namespace
 
 void launch_rms_norm(const RmsNormParams& p) {
@@ -183,6 +214,10 @@ void launch_round_e4m3(int64_t rows, int64_t dim, float* x) {
 
 void launch_cap_softly(float cap, int64_t elems, float* x) {
   if (elems > 0) cap_softly_kernel<<<blocks_for(elems), kThreads>>>(cap, elems, x);
+}
+
+void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best) {
+  if (rows > 0) finite_argmax_kernel<<<static_cast<unsigned>(rows), kThreads>>>(dim, x, best);
 }
 
 }  // namespace asymkv::cuda

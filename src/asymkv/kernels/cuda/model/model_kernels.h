@@ -28,5 +28,7 @@ void launch_scale_rows(int64_t rows, int64_t dim, const float* factors, float* x
 // round_row(kE4M3) of kv/codec.h, row by row.
 void launch_round_e4m3(int64_t rows, int64_t dim, float* x);
 void launch_cap_softly(float cap, int64_t elems, float* x);
+// best [rows]: index of each row's first largest element, -1 for a row with one that is not finite.
+void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best);
 
 }  // namespace asymkv::cuda
