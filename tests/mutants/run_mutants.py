@@ -22,7 +22,10 @@ import tomllib
 MODULES = {
     "base": ["error.cc", "hash.cc", "parallel.cc"],
     "tensor": ["dtype.cc", "ggml_quants.cc", "weight_matrix.cc"],
-    "kv": ["format.cc", "codec.cc", "rope.cc", "key_transform.cc", "layout.cc", "page_pool.cc", "cache.cc"],
+    "device": ["device_none.cc"],
+    "kv": [
+        "format.cc", "codec.cc", "rope.cc", "key_transform.cc", "layout.cc", "page_pool.cc", "cache.cc", "tiled_layout.cc",
+    ],
     "ops": ["attention.cc", "model_ops.cc"],
     "kernels": [
         "checks.cc", "ref/ref_attention.cc", "cpu/attend_plan.cc", "cpu/merge.cc", "cpu/simd_kernels.cc",
