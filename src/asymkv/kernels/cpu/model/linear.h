@@ -24,8 +24,8 @@ struct LinearScratch {
 };
 
 // One product on all threads. A few rows of activations multiply the stored weights directly, each weight read once for
-// up to four rows; more rows share tiles of widened weights (kF32) or unpacked codes (kI16). Both give the same bits:
-// linear_f32-inl.h and linear_i16-inl.h say which sums. kI16 rounds activations where they meet quantised weights that
+// up to four rows; more rows share tiles of widened weights (kF32) or unpacked codes (k16). Both give the same bits:
+// linear_f32-inl.h and linear_i16-inl.h say which sums. k16 rounds activations where they meet quantised weights that
 // have a SIMD kernel and leaves the rest in FP32.
 void run_linear(const LinearParams& params, Activations activations, LinearScratch& scratch);
 

@@ -211,7 +211,7 @@ TEST(Linear, RoundsActivationsToTheNearestOf16Bits) {
   }
 }
 
-// What kI16 multiplies: the activations that its rounding leaves.
+// What k16 multiplies: the activations that its rounding leaves.
 std::vector<double> rounded_values(std::span<const float> x) {
   const size_t groups = x.size() / 32;
   std::vector<int16_t> codes(x.size());
