@@ -16,6 +16,7 @@
 #include "kv_options.h"
 #include "option_values.h"
 #include "run_record.h"
+#include "served_policy.h"
 
 namespace asymkv::app {
 namespace {
@@ -25,6 +26,7 @@ struct GenerateArguments {
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
   KvOptions kv;
+  ServedPolicy policy;
   int64_t max_tokens = 128;
   SamplingOptions sampling;
   bool ignore_eos = false;
@@ -69,13 +71,14 @@ class Printer {
   std::string text_;
 };
 
-int run(const GenerateArguments& args) {
+int run(GenerateArguments& args) {
   if (!args.prompt && args.prompt_ids.empty()) throw_usage("give a --prompt TEXT, or token ids with --prompt-ids");
   if (args.prompt) require_utf8(*args.prompt, "--prompt");
   check_sampling_options(args.sampling);
   if (args.path != "worker" && args.path != "reference") {
     throw_usage("--path is \"{}\"; known: worker, reference", args.path);
   }
+  args.policy.apply(args.kv);
   const RunClock clock;
   const auto model = load_model(args.model, select_backends(args.device, parse_activations(args.activations)));
   const ResolvedKv kv = resolve_kv(args.kv, *model);
@@ -90,6 +93,7 @@ int run(const GenerateArguments& args) {
   const auto capacity =
       std::min(model->config().max_position_embeddings, static_cast<int64_t>(prompt.size()) + args.max_tokens);
   const auto cache = make_cache_for(*model, kv, capacity);
+  args.policy.require(*model, *cache, args.path, capacity);
   SequencePages sequence(*cache);
   Printer printer(model->tokenizer, args.json);
   const Generation generation = generate(*model, sequence, prompt, options, [&](int32_t id) { printer.token(id); });
@@ -117,6 +121,7 @@ void add_generate_command(CLI::App& root, Action& action) {
   add_list_option(*command, "--prompt-ids", args->prompt_ids, "token ids to complete, instead of text")
       ->excludes(prompt);
   add_kv_options(*command, args->kv);
+  args->policy.add_option(*command);
   command->add_option("--max-tokens", args->max_tokens, "most tokens to generate")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
@@ -128,7 +133,9 @@ void add_generate_command(CLI::App& root, Action& action) {
   add_activations_option(*command, args->activations);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
-      "Example:\n  asymkv generate models/probe-robust --prompt \"The old farmer\" --kv k16v8 --max-tokens 60");
+      "Examples:\n"
+      "  asymkv generate models/probe-robust --prompt \"The old farmer\" --kv k16v8 --max-tokens 60\n"
+      "  asymkv generate models/probe-robust --prompt \"The old farmer\" --policy runs/robust/policy.json");
   command->callback([&action, args] { action = [args] { return run(*args); }; });
 }
 

@@ -107,6 +107,10 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
 
 }  // namespace
 
+std::string worker_name(const Backends& backends) {
+  return fmt::format("{}+{}", backends.attention->name(), backends.model->name());
+}
+
 double token_rate(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
 }

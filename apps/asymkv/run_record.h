@@ -12,6 +12,9 @@
 
 namespace asymkv::app {
 
+// "cpu-avx2+cpu-avx2-a32": attention and model kernels, as policy.json names the worker.
+std::string worker_name(const Backends& backends);
+
 // When a command began, for records and tokens per second.
 class RunClock {
  public:

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "asymkv/base/error.h"
 #include "asymkv/kv/layout.h"
@@ -12,11 +13,6 @@ namespace asymkv {
 namespace {
 
 using stats::Verdict;
-
-const ArmJudgement* find_arm(const Judgement& judgement, ArmId arm) {
-  const auto it = std::ranges::find(judgement.arms, arm, &ArmJudgement::arm);
-  return it == judgement.arms.end() ? nullptr : &*it;
-}
 
 int64_t bytes_of(const ArmBytes& bytes, ArmId arm) {
   const auto it = bytes.find(arm);
@@ -39,31 +35,36 @@ struct Chooser {
   const ArmBytes& bytes;
 
   // The certified one of a format's two scale policies: fewer bytes, then the larger margin.
-  const ArmJudgement* certified(ArmId fixed, ArmId dynamic) const {
-    const ArmJudgement* a = certified_or_null(fixed);
-    const ArmJudgement* b = certified_or_null(dynamic);
-    if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
+  std::optional<ArmId> certified(ArmId fixed, ArmId dynamic) const {
+    if (!judgement.certified(fixed) || !judgement.certified(dynamic)) {
+      if (judgement.certified(fixed)) return fixed;
+      return judgement.certified(dynamic) ? std::optional(dynamic) : std::nullopt;
+    }
     const int64_t fixed_bytes = bytes_of(bytes, fixed), dynamic_bytes = bytes_of(bytes, dynamic);
-    if (fixed_bytes != dynamic_bytes) return fixed_bytes < dynamic_bytes ? a : b;
-    return deciding_margin(*a, protocol.objective) >= deciding_margin(*b, protocol.objective) ? a : b;
+    if (fixed_bytes != dynamic_bytes) return fixed_bytes < dynamic_bytes ? fixed : dynamic;
+    return smallest_margin(fixed) >= smallest_margin(dynamic) ? fixed : dynamic;
   }
 
   // An A arm that passes retrieval and loss and shows no degradation, fixed scales first.
-  const ArmJudgement* unharmed_a() const {
+  std::optional<ArmId> unharmed_a() const {
     for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
-      const ArmJudgement* arm = find_arm(judgement, id);
-      if (arm != nullptr && arm->retrieval_and_loss() == Verdict::kPass && arm->preservation != Verdict::kDegraded &&
-          arm->aggregate != Verdict::kDegraded) {
-        return arm;
-      }
+      const auto judged = judgement.of(id);
+      if (!judged.empty() && std::ranges::all_of(judged, unharmed)) return id;
     }
-    return nullptr;
+    return std::nullopt;
   }
 
  private:
-  const ArmJudgement* certified_or_null(ArmId id) const {
-    const ArmJudgement* arm = find_arm(judgement, id);
-    return arm != nullptr && arm->certified ? arm : nullptr;
+  static bool unharmed(const ArmJudgement* arm) {
+    return arm->retrieval_and_loss() == Verdict::kPass &&
+           worse(arm->preservation, arm->aggregate) != Verdict::kDegraded;
+  }
+  double smallest_margin(ArmId id) const {
+    double margin = std::numeric_limits<double>::infinity();
+    for (const ArmJudgement* arm : judgement.of(id)) {
+      margin = std::min(margin, deciding_margin(*arm, protocol.objective));
+    }
+    return margin;
   }
 };
 
@@ -72,11 +73,22 @@ std::optional<int64_t> needed_cases(const ArmJudgement& arm, Objective objective
   return objective == Objective::kPreservation ? arm.math->preservation_needed : arm.math->aggregate_needed;
 }
 
+// Of an arm's judgements the one that is furthest from a certificate.
+const ArmJudgement& hardest(const Judgement& judgement, ArmId arm, Objective objective) {
+  const auto judged = judgement.of(arm);
+  const ArmJudgement* found = judged.at(0);
+  for (const ArmJudgement* other : judged) {
+    const Verdict a = found->objective(objective), b = other->objective(objective);
+    const bool more_cases = needed_cases(*other, objective) > needed_cases(*found, objective);
+    if (a == b ? more_cases : worse(a, b) == b) found = other;
+  }
+  return *found;
+}
+
 std::vector<CapacityOption> capacity_options(const Judgement& judgement, const ArmBytes& bytes, ArmId chosen) {
   std::vector<CapacityOption> options;
   for (const ArmId id : {ArmId::kPF, ArmId::kPD, ArmId::kID, ArmId::kJD}) {
-    const ArmJudgement* arm = find_arm(judgement, id);
-    if (arm == nullptr || !arm->certified || bytes_of(bytes, id) >= bytes_of(bytes, chosen)) continue;
+    if (!judgement.certified(id) || bytes_of(bytes, id) >= bytes_of(bytes, chosen)) continue;
     const auto native = static_cast<double>(bytes_of(bytes, ArmId::kN));
     options.push_back({id, 100.0 * (1.0 - static_cast<double>(bytes_of(bytes, id)) / native)});
   }
@@ -85,8 +97,9 @@ std::vector<CapacityOption> capacity_options(const Judgement& judgement, const A
 
 bool any_a_degraded(const Judgement& judgement) {
   for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
-    const ArmJudgement* arm = find_arm(judgement, id);
-    if (arm != nullptr && worse(arm->preservation, arm->aggregate) == Verdict::kDegraded) return true;
+    for (const ArmJudgement* arm : judgement.of(id)) {
+      if (worse(arm->preservation, arm->aggregate) == Verdict::kDegraded) return true;
+    }
   }
   return false;
 }
@@ -126,41 +139,45 @@ std::string nothing_known(const Judgement& judgement, const ProbeResult& probe) 
   if (any_a_degraded(judgement)) return "no format is certified, and a loss with K16/V8 was shown";
   std::string reason = fmt::format("no format is certified; the probe says {}", fragility_name(probe.verdict));
   for (const ArmId id : {ArmId::kAF, ArmId::kAD}) {
-    const ArmJudgement* arm = find_arm(judgement, id);
-    if (arm != nullptr) reason += fmt::format("; {}: {}", arm_name(id), open_panels(*arm));
+    const auto judged = judgement.of(id);
+    for (const ArmJudgement* arm : judged) {
+      const std::string against = judged.size() > 1 ? fmt::format(" against {}", arm_name(arm->control)) : "";
+      reason += fmt::format("; {}{}: {}", arm_name(id), against, open_panels(*arm));
+    }
   }
   return reason;
 }
 
 // What is known without any certificate.
 void decide_uncertified(const Chooser& chooser, const ProbeResult& probe, PolicyDecision& decision) {
-  const ArmJudgement* a = chooser.unharmed_a();
-  if (probe.verdict != Fragility::kFragile || a == nullptr) {
+  const std::optional<ArmId> a = chooser.unharmed_a();
+  if (probe.verdict != Fragility::kFragile || !a) {
     decision.reason = nothing_known(chooser.judgement, probe);
     return;
   }
-  decision.needed_cases = needed_cases(*a, chooser.protocol.objective);
-  const std::string missing = missing_for_certificate(*a, chooser.protocol);
+  const ArmJudgement& hardest_a = hardest(chooser.judgement, *a, chooser.protocol.objective);
+  decision.needed_cases = needed_cases(hardest_a, chooser.protocol.objective);
+  const std::string missing = missing_for_certificate(hardest_a, chooser.protocol);
   if (decision.mode == PolicyMode::kCertified) {
     decision.reason =
         fmt::format("nothing is certified ({}: {}), and policy mode certified chooses nothing without a certificate",
-                    arm_name(a->arm), missing);
+                    arm_name(*a), missing);
     return;
   }
   decision.tier = Tier::kK16V8;
-  decision.arm = a->arm;
+  decision.arm = *a;
   decision.reason = fmt::format(
       "not certified ({}); the keys are fragile and {} passes retrieval and loss with no degradation shown: the "
       "fragile-key default",
-      missing, arm_name(a->arm));
+      missing, arm_name(*a));
 }
 
-void decide_certified(const ArmJudgement& arm, Tier tier, const Protocol& protocol, PolicyDecision& decision) {
+void decide_certified(ArmId arm, Tier tier, const Protocol& protocol, PolicyDecision& decision) {
   decision.tier = tier;
-  decision.arm = arm.arm;
+  decision.arm = arm;
   decision.certified = true;
-  decision.reason = fmt::format("{} ({}) is certified for {} on this worker", arm_name(arm.arm),
-                                arm_description(arm.arm), objective_name(protocol.objective));
+  decision.reason = fmt::format("{} ({}) is certified for {} on this worker", arm_name(arm), arm_description(arm),
+                                objective_name(protocol.objective));
   if (tier == Tier::kK16V8) decision.reason += ", K8/V8 is not";
 }
 
@@ -201,9 +218,9 @@ PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& prob
   const Chooser chooser{judgement, protocol, bytes};
   PolicyDecision decision;
   decision.mode = mode;
-  if (const ArmJudgement* s = chooser.certified(ArmId::kSF, ArmId::kSD)) {
+  if (const auto s = chooser.certified(ArmId::kSF, ArmId::kSD)) {
     decide_certified(*s, Tier::kK8V8, protocol, decision);
-  } else if (const ArmJudgement* a = chooser.certified(ArmId::kAF, ArmId::kAD)) {
+  } else if (const auto a = chooser.certified(ArmId::kAF, ArmId::kAD)) {
     decide_certified(*a, Tier::kK16V8, protocol, decision);
   } else {
     decide_uncertified(chooser, probe, decision);
@@ -212,17 +229,23 @@ PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& prob
   return decision;
 }
 
-Json policy_to_json(const PolicyDecision& decision, const Run& run, std::string_view certificate_sha256) {
+Json policy_to_json(const PolicyDecision& decision, const Run& run, const AdmissionRecord& record,
+                    std::string_view certificate_sha256) {
   const KvFormat format = arm_format(decision.arm, parse_dtype(run.identity.native_dtype));
   int64_t longest = 0;
   for (const RetrievalPanel& panel : run.protocol.retrieval) longest = std::max(longest, panel.length);
+  const auto transform = [&record](ArmId arm) {
+    const auto facts = record.arms.find(arm);
+    return facts == record.arms.end() ? std::string() : facts->second.transform.sha256;
+  };
   Json options = Json::array();
   for (const CapacityOption& option : decision.capacity_options) {
     options.push_back({{"arm", arm_name(option.arm)},
                        {"format", arm_format(option.arm, parse_dtype(run.identity.native_dtype)).id()},
-                       {"saved_pct", option.saved_pct}});
+                       {"saved_pct", option.saved_pct},
+                       {"transform_sha256", transform(option.arm)}});
   }
-  return {{"schema", "asymkv.policy/1"},
+  return {{"schema", kPolicySchema},
           {"tier", tier_name(decision.tier)},
           {"arm", arm_name(decision.arm)},
           {"key", format.key.id()},
@@ -236,13 +259,17 @@ Json policy_to_json(const PolicyDecision& decision, const Run& run, std::string_
           {"model_weights_sha256", run.identity.model_sha256},
           {"config_sha256", run.identity.config_sha256},
           {"tokenizer_sha256", run.identity.tokenizer_sha256},
-          {"worker", run.identity.worker},
+          {"worker", run.identity.worker.substr(0, run.identity.worker.find(kControlMark))},
           {"build", run.identity.build},
           {"path", run_path_name(run.protocol.path)},
           {"scales_sha256", format.scale() == ScaleKind::kFixed ? run.identity.scales_sha256 : ""},
+          {"transform_sha256", transform(decision.arm)},
           {"max_context_tokens", longest},
           {"certificate_sha256", certificate_sha256},
-          {"expires", "when model, worker, build or scales differ from the ones named here"}};
+          {"expires",
+           {{"with",
+             {"model_weights_sha256", "config_sha256", "tokenizer_sha256", "worker", "build", "scales_sha256",
+              "transform_sha256"}}}}};
 }
 
 }  // namespace asymkv

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "asymkv/gate/admission_record.h"
 #include "asymkv/gate/judgement.h"
 #include "asymkv/gate/policy_mode.h"
 #include "asymkv/gate/probe.h"
@@ -47,7 +48,10 @@ ArmBytes arm_bytes(const Run& run);
 PolicyDecision choose_policy(const Judgement& judgement, const ProbeResult& probe, const Protocol& protocol,
                              const ArmBytes& bytes, PolicyMode mode);
 
-// {"schema": "asymkv.policy/1", ...}: what a server checks before it serves the format.
-Json policy_to_json(const PolicyDecision& decision, const Run& run, std::string_view certificate_sha256);
+inline constexpr std::string_view kPolicySchema = "asymkv.policy/1";
+// {"schema": "asymkv.policy/1", ...}: what a server checks before it serves the format (policy_file.h). `record` names
+// the key bias that the arm took out.
+Json policy_to_json(const PolicyDecision& decision, const Run& run, const AdmissionRecord& record,
+                    std::string_view certificate_sha256);
 
 }  // namespace asymkv

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <utility>
+
 #include "asymkv/base/error.h"
 #include "asymkv/gate/judgement_testkit.h"
+#include "asymkv/gate/policy_file.h"
+#include "asymkv/gate/test_support.h"
 
 namespace asymkv {
 namespace {
@@ -165,7 +170,7 @@ TEST(Policy, JsonNamesWhatAServerMustFind) {
   EXPECT_EQ(d.tier, Tier::kK16V8);
   EXPECT_TRUE(d.certified);
   EXPECT_EQ(d.arm, ArmId::kAF);
-  const Json json = policy_to_json(d, run, std::string(64, 'e'));
+  const Json json = policy_to_json(d, run, gate_testkit::make_record(run), std::string(64, 'e'));
   EXPECT_EQ(json.at("key"), "bf16");
   EXPECT_EQ(json.at("value"), "e4m3");
   EXPECT_EQ(json.at("scale"), "fixed");
@@ -173,6 +178,61 @@ TEST(Policy, JsonNamesWhatAServerMustFind) {
   EXPECT_EQ(json.at("model_weights_sha256"), run.identity.model_sha256);
   EXPECT_EQ(json.at("max_context_tokens"), 8192);
   EXPECT_EQ(json.at("capacity_options").size(), 3U);  // PF, PD, JD
+}
+
+class PolicyFile : public testing::Test {
+ protected:
+  PolicyFile() {
+    const auto run = gate_testkit::make_run(gate_testkit::fragile_plan());
+    const PolicyDecision d =
+        choose_policy(judge_run(run), make_probe(Fragility::kFragile), run.protocol, make_bytes(), PolicyMode::kKnee);
+    json_ = policy_to_json(d, run, gate_testkit::make_record(run), std::string(64, 'e'));
+  }
+  ServingPolicy read() const { return serving_policy_from_json(json_, "policy.json"); }
+
+  Json json_;
+};
+
+TEST_F(PolicyFile, ServesWhatItWasMadeFor) {
+  const ServingPolicy policy = read();
+  EXPECT_EQ(policy.key, "bf16");
+  EXPECT_EQ(policy.value, "e4m3");
+  require_policy_terms(policy, policy.terms, "policy.json");
+  require_policy_use(policy, "worker", 8192, "policy.json");
+}
+
+TEST_F(PolicyFile, RefusesEveryTermThatDiffersByName) {
+  using Terms = ServingPolicy::Terms;
+  const std::pair<std::string Terms::*, const char*> fields[] = {{&Terms::model_weights_sha256, "model_weights_sha256"},
+                                                                 {&Terms::config_sha256, "config_sha256"},
+                                                                 {&Terms::tokenizer_sha256, "tokenizer_sha256"},
+                                                                 {&Terms::worker, "worker"},
+                                                                 {&Terms::build, "build"},
+                                                                 {&Terms::scales_sha256, "scales_sha256"},
+                                                                 {&Terms::transform_sha256, "transform_sha256"}};
+  EXPECT_EQ(json_.at("expires").at("with").size(), std::size(fields));
+  for (const auto& [member, name] : fields) {
+    const ServingPolicy policy = read();
+    Terms served = policy.terms;
+    served.*member = "another";
+    test::expect_error([&] { require_policy_terms(policy, served, "policy.json"); }, ErrorCode::kBadInput,
+                       fmt::format("field \"{}\": the policy was made for", name));
+  }
+  test::expect_error([&] { require_policy_use(read(), "reference", 100, "policy.json"); }, ErrorCode::kBadInput,
+                     "field \"path\"");
+  test::expect_error([&] { require_policy_use(read(), "worker", 8193, "policy.json"); }, ErrorCode::kBadInput,
+                     "\"max_context_tokens\" is 8192, but 8193");
+}
+
+TEST_F(PolicyFile, IsReadStrictly) {
+  const Json whole = json_;
+  for (const auto& [key, value] : whole.items()) {
+    json_.erase(key);
+    test::expect_error([&] { read(); }, ErrorCode::kBadInput, key);
+    json_[key] = value;
+  }
+  json_["comment"] = "trust me";
+  test::expect_error([&] { read(); }, ErrorCode::kBadInput, "comment");
 }
 
 }  // namespace
