@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/json.h"
@@ -9,14 +10,11 @@
 namespace asymkv {
 namespace {
 
-// For the embedded models. Why these counts and limits: docs/decisions/0003-builtin-protocol.md.
-Protocol make_builtin() {
-  Protocol p;
-  p.name = "builtin";
-  p.protocol_class = ProtocolClass::kCertifying;
-  p.objective = Objective::kPreservation;
-  p.divisor = 40;  // 10 candidate arms x 4 bounds each
-  p.seed = 20261129;
+constexpr uint64_t kSeed = 20261129;
+
+// Panels for the embedded models, small enough for two cores. Why these counts and limits:
+// docs/decisions/0003-builtin-protocol.md.
+void add_embedded_panels(Protocol& p, int64_t math_cases) {
   RetrievalPanel near;
   near.length = 1024;
   near.count = 132;
@@ -35,7 +33,7 @@ Protocol make_builtin() {
   far.cases_per_unit = 2;
   p.retrieval = {near, far};
   MathPanel math;
-  math.count = 336;
+  math.count = math_cases;
   math.generation = {80, {"\nQuestion:"}};
   math.cases_per_unit = 28;
   p.math = math;
@@ -45,8 +43,111 @@ Protocol make_builtin() {
   loss.scored_tokens = 512;
   loss.cases_per_unit = 4;
   p.loss = {loss};
-  p.default_arms = {ArmId::kN};
+}
+
+// The full panels, for models of any tokenizer: 200 retrieval cases at each length, all of GSM8K's test questions, 160
+// documents. Fewer would leave too little room: 200 perfect cases bring the bound to 3.04 % at .05 / 24.
+void add_full_panels(Protocol& p) {
+  RetrievalPanel near;
+  near.length = 1024;
+  near.count = 200;
+  near.depths = 40;
+  near.distractors = 4;
+  near.digits = 7;
+  near.source = DataSource::kGeneric;
+  near.generation = {16, {"\n"}};
+  near.cases_per_unit = 10;
+  RetrievalPanel far = near;
+  far.length = 8192;
+  far.distractors = 8;
+  far.cases_per_unit = 2;
+  p.retrieval = {near, far};
+  MathPanel math;
+  math.source = DataSource::kFile;
+  math.count = 1319;
+  math.few_shot = 8;
+  math.parser = AnswerParser::kFlexible;
+  math.generation = {256, {"Question:"}};
+  math.cases_per_unit = 16;
+  p.math = math;
+  LossPanel loss;
+  loss.source = DataSource::kFile;
+  loss.documents = 128;
+  loss.document_tokens = 1024;
+  loss.scored_tokens = 512;
+  loss.cases_per_unit = 4;
+  LossPanel long_loss = loss;
+  long_loss.documents = 32;
+  long_loss.document_tokens = 8192;
+  long_loss.cases_per_unit = 1;
+  p.loss = {loss, long_loss};
+}
+
+Protocol certifying(std::string_view name, int64_t divisor, std::vector<ArmId> arms) {
+  Protocol p;
+  p.name = name;
+  p.protocol_class = ProtocolClass::kCertifying;
+  p.objective = Objective::kPreservation;
+  p.divisor = divisor;
+  p.seed = kSeed;
+  p.default_arms = std::move(arms);
+  return p;
+}
+
+Protocol make_builtin() {
+  // 10 candidate arms x 4 bounds each.
+  Protocol p = certifying("builtin", 40, {ArmId::kN});
   std::ranges::remove_copy_if(all_arms(), std::back_inserter(p.default_arms), arm_is_control);
+  add_embedded_panels(p, 336);
+  return p;
+}
+
+// The seven arms of published reference studies: every read, prefill included, from stored bytes; 6 candidates x 4
+// bounds each.
+Protocol reference7(std::string_view name) {
+  Protocol p =
+      certifying(name, 24, {ArmId::kN, ArmId::kAF, ArmId::kAD, ArmId::kRF, ArmId::kRD, ArmId::kSF, ArmId::kSD});
+  p.path = RunPath::kReference;
+  p.prefill = Prefill::kPerArm;
+  return p;
+}
+
+Protocol make_reference7() {
+  Protocol p = reference7("reference7");
+  add_full_panels(p);
+  return p;
+}
+
+Protocol make_reference7_embedded() {
+  Protocol p = reference7("reference7-embedded");
+  add_embedded_panels(p, 308);
+  return p;
+}
+
+// As served: two native controls from independent kernels, fixed K16/V8 and dynamic K8/V8, each against each control; 2
+// candidates x 4 bounds each.
+Protocol worker4(std::string_view name) {
+  Protocol p = certifying(name, 8, {ArmId::kN, ArmId::kNR, ArmId::kAF, ArmId::kSD});
+  p.controls = {ArmId::kN, ArmId::kNR};
+  return p;
+}
+
+Protocol make_worker4() {
+  Protocol p = worker4("worker4");
+  add_full_panels(p);
+  return p;
+}
+
+Protocol make_worker4_embedded() {
+  Protocol p = worker4("worker4-embedded");
+  add_embedded_panels(p, 252);
+  return p;
+}
+
+// Native, K16/V8 and K8/V8 at 98.75 % a bound.
+Protocol make_three() {
+  Protocol p = certifying("three", 4, {ArmId::kN, ArmId::kAD, ArmId::kSD});
+  add_full_panels(p);
   return p;
 }
 
@@ -57,7 +158,7 @@ Protocol make_quick() {
   p.protocol_class = ProtocolClass::kScreening;
   p.objective = Objective::kPreservation;
   p.divisor = 12;  // 3 candidate arms x 4 bounds each
-  p.seed = 20261129;
+  p.seed = kSeed;
   RetrievalPanel retrieval;
   retrieval.length = 1024;
   retrieval.count = 20;
@@ -92,7 +193,15 @@ struct NamedProtocol {
   std::string_view name;
   Protocol (*make)();
 };
-constexpr NamedProtocol kProtocols[] = {{"builtin", make_builtin}, {"quick", make_quick}};
+constexpr NamedProtocol kProtocols[] = {
+    {"builtin", make_builtin},
+    {"quick", make_quick},
+    {"three", make_three},
+    {"worker4", make_worker4},
+    {"worker4-embedded", make_worker4_embedded},
+    {"reference7", make_reference7},
+    {"reference7-embedded", make_reference7_embedded},
+};
 
 std::string known_names() {
   std::string names;

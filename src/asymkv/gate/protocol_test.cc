@@ -63,8 +63,14 @@ TEST(Arm, ListsAreSortedAndRefuseNonsense) {
 }
 
 TEST(Protocol, BuiltInsAreValidAttainableAndRoundTrip) {
+  const std::vector<std::string> data = {std::string(64, 'd')};
   for (const std::string& name : builtin_protocol_names()) {
-    const Protocol protocol = load_protocol(name);
+    Protocol protocol = load_protocol(name);
+    // As resolve_data leaves it once the files are known.
+    if (protocol.math->source == DataSource::kFile) protocol.math->data_sha256 = data;
+    for (LossPanel& panel : protocol.loss) {
+      if (panel.source == DataSource::kFile) panel.data_sha256 = data;
+    }
     require_attainable(protocol, name);
     const std::string text = canonical_json(protocol_to_json(protocol));
     const Protocol again = protocol_from_json(parse_json(text, name), name);
