@@ -117,6 +117,10 @@ std::string arm_description(ArmId arm) {
   return std::string(row(arm).description);
 }
 
+bool arm_is_native(ArmId arm) {
+  return row(arm).scale == ScaleKind::kNone;
+}
+
 bool arm_needs_fixed_scales(ArmId arm) {
   return row(arm).scale == ScaleKind::kFixed;
 }

@@ -54,6 +54,8 @@ bool arm_uses_control_kernels(ArmId arm);
 // "K16/V8, dynamic scales", for tables.
 std::string arm_description(ArmId arm);
 
+// Whether the arm stores native keys and values (N, N2, NR).
+bool arm_is_native(ArmId arm);
 // Whether the arm needs a scales file calibrated for the model (AF, RF, SF, PF).
 bool arm_needs_fixed_scales(ArmId arm);
 // Whether the arm exists only where the keys have a bias and no norm after it (PF, PD, JD).

@@ -9,6 +9,7 @@
 #include "asymkv/gate/embedded_cases.h"
 #include "asymkv/gate/embedded_text.h"
 #include "asymkv/gate/gsm8k.h"
+#include "asymkv/gate/looks.h"
 #include "asymkv/gate/random.h"
 #include "asymkv/gate/text_cases.h"
 
@@ -165,7 +166,7 @@ std::vector<Case> make_cases(const Protocol& protocol, const CaseFiles& files, c
   }
   if (protocol.math) add(math_cases(*protocol.math, protocol.seed, files, tokenizer));
   for (const LossPanel& panel : protocol.loss) add(loss_cases(panel, protocol.seed, files, tokenizer));
-  return cases;
+  return order_by_looks(protocol, std::move(cases));
 }
 
 }  // namespace asymkv

@@ -37,7 +37,8 @@ struct CaseTokenizer {
 // file that was not named and Error{kBadInput} for one with other bytes than the protocol asks for.
 Protocol resolve_data(const Protocol& protocol, const CaseFiles& files);
 
-// Every case of the protocol, in panel order (retrieval, math, loss), deterministic. `protocol` is resolved.
+// Every case of the protocol as it is asked: look by look, in panel order (retrieval, math, loss). Deterministic.
+// `protocol` is resolved.
 std::vector<Case> make_cases(const Protocol& protocol, const CaseFiles& files, const CaseTokenizer& tokenizer);
 
 }  // namespace asymkv

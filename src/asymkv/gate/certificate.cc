@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/hash.h"
@@ -26,6 +27,31 @@ Json pairs_to_json(const PanelPairs& pairs) {
           {"failed_candidate", pairs.failed_candidate},
           {"truncated_control", pairs.truncated_control},
           {"truncated_candidate", pairs.truncated_candidate}};
+}
+
+// What an arm made of each panel, apart from any comparison.
+Json panels_to_json(const std::vector<Outcome>& outcomes) {
+  Json panels = Json::object();
+  std::map<std::string, double> nll;
+  for (const Outcome& outcome : outcomes) {
+    Json& panel = panels[outcome.panel];
+    if (panel.is_null()) panel = {{"cases", 0}, {"correct", 0}, {"failed", 0}, {"truncated", 0}};
+    const auto count = [&panel](const char* field, bool one) {
+      panel[field] = panel[field].get<int64_t>() + (one ? 1 : 0);
+    };
+    count("cases", true);
+    count("correct", outcome.correct);
+    count("failed", outcome.failed);
+    count("truncated", outcome.truncated);
+    if (outcome.scored_tokens > 0) nll[outcome.panel] += outcome.nll;
+  }
+  for (const auto& [name, sum] : nll) {
+    Json& panel = panels[name];
+    panel["mean_nll"] = sum / static_cast<double>(panel["cases"].get<int64_t>() - panel["failed"].get<int64_t>());
+    panel.erase("correct");
+    panel.erase("truncated");
+  }
+  return panels;
 }
 
 Json optional_int(const std::optional<int64_t>& value) {
@@ -120,6 +146,7 @@ Json arm_judgement_to_json(const ArmJudgement& judgement) {
                {"aggregate", {{"verdict", verdict_name(judgement.aggregate)}}},
                {"retrieval", Json::object()},
                {"loss", Json::object()}};
+  if (judgement.num_looks > 1) json["look"] = {{"at", judgement.look}, {"of", judgement.num_looks}};
   for (const RetrievalJudgement& panel : judgement.retrieval) {
     json["retrieval"][std::to_string(panel.length)] = retrieval_to_json(panel);
   }
@@ -157,15 +184,18 @@ Json make_certificate(const CertificateInputs& inputs) {
   check_equal_bytes(run, inputs.bytes_per_token);
   Json arms = Json::object();
   Json outcome_hashes = Json::object();
-  for (const ArmId arm : run.arms) {
+  for (size_t i = 0; i < run.arms.size(); ++i) {
+    const ArmId arm = run.arms[i];
     const std::string name(arm_name(arm));
     outcome_hashes[name] = sha256_file_hex(run_files::outcomes_path(inputs.folder, arm));
     if (arm == ArmId::kN2) continue;
-    arms[name] = {{"format", format_to_json(arm, native)}, {"bytes_per_token", bytes_of(inputs.bytes_per_token, arm)}};
+    arms[name] = {{"format", format_to_json(arm, native)},
+                  {"bytes_per_token", bytes_of(inputs.bytes_per_token, arm)},
+                  {"panels", panels_to_json(run.outcomes[i])}};
   }
   for (const ArmJudgement& judged : inputs.judgement.arms) {
-    arms[std::string(arm_name(judged.arm))]["vs"] = {
-        {std::string(arm_name(judged.control)), arm_judgement_to_json(judged)}};
+    arms[std::string(arm_name(judged.arm))]["vs"][std::string(arm_name(judged.control))] =
+        arm_judgement_to_json(judged);
   }
   Json certificate = {{"schema", "asymkv.certificate/1"},
                       {"protocol", protocol_to_json(run.protocol)},
@@ -177,6 +207,7 @@ Json make_certificate(const CertificateInputs& inputs) {
                       {"cases_sha256", sha256_file_hex(inputs.folder / run_files::kCases)},
                       {"scales_file_sha256", file_hash_or_null(inputs.folder / run_files::kScales)},
                       {"outcomes_sha256", std::move(outcome_hashes)}};
+  if (run.protocol.looks != Looks()) certificate["look_levels"] = run.protocol.look_levels();
   certificate["noise_floor"] =
       inputs.judgement.noise_floor ? arm_judgement_to_json(*inputs.judgement.noise_floor) : Json();
   return certificate;

@@ -25,10 +25,15 @@ std::string loss_cell(const std::vector<LossJudgement>& panels) {
   return cell;
 }
 
-std::vector<std::string> table_row(const ArmJudgement& arm, const ArmBytes& bytes) {
+// "AD", and where a protocol has several controls "AD vs NR".
+std::string arm_cell(const Run& run, const ArmJudgement& arm) {
+  const bool several = run.protocol.controls.size() > 1;
+  return several ? fmt::format("{} vs {}", arm_name(arm.arm), arm_name(arm.control)) : std::string(arm_name(arm.arm));
+}
+
+std::vector<std::string> table_row(const Run& run, const ArmJudgement& arm, const ArmBytes& bytes) {
   const bool noise = arm.arm == ArmId::kN2;
-  std::vector<std::string> row = {std::string(arm_name(arm.arm)),
-                                  noise ? "native again (noise floor)" : arm_description(arm.arm)};
+  std::vector<std::string> row = {arm_cell(run, arm), noise ? "native again (noise floor)" : arm_description(arm.arm)};
   const auto native_bytes = static_cast<double>(bytes.at(ArmId::kN));
   row.push_back(noise ? ""
                       : fmt::format("{:.1f}%", 100.0 * (1.0 - static_cast<double>(bytes.at(arm.arm)) / native_bytes)));
@@ -76,7 +81,7 @@ std::string native_line(const Run& run, const Judgement& judgement) {
 }
 
 // "AD: at the observed rates a pass needs about n = 109 (retrieval 1024), 500 (preservation)", or nothing.
-std::string needed_line(const ArmJudgement& arm) {
+std::string needed_line(const Run& run, const ArmJudgement& arm) {
   std::string list;
   const auto add = [&list](const std::optional<int64_t>& needed, const std::string& what) {
     if (needed) list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", *needed, what);
@@ -87,7 +92,7 @@ std::string needed_line(const ArmJudgement& arm) {
     add(arm.math->aggregate_needed, "math, aggregate");
   }
   if (list.empty()) return {};
-  return fmt::format("{}: at the observed rates a pass needs about n = {}\n", arm_name(arm.arm), list);
+  return fmt::format("{}: at the observed rates a pass needs about n = {}\n", arm_cell(run, arm), list);
 }
 
 }  // namespace
@@ -100,11 +105,11 @@ std::string render_table(const Run& run, const Judgement& judgement, const ArmBy
   if (run.protocol.math) header.emplace_back("math lost gained, <=");
   header.insert(header.end(), {"loss, <=", "preservation", "aggregate"});
   std::vector<std::vector<std::string>> rows = {std::move(header)};
-  if (judgement.noise_floor) rows.push_back(table_row(*judgement.noise_floor, bytes));
-  for (const ArmJudgement& arm : judgement.arms) rows.push_back(table_row(arm, bytes));
+  if (judgement.noise_floor) rows.push_back(table_row(run, *judgement.noise_floor, bytes));
+  for (const ArmJudgement& arm : judgement.arms) rows.push_back(table_row(run, arm, bytes));
   std::string text = format_rows(rows) + native_line(run, judgement);
   for (const ArmJudgement& arm : judgement.arms) {
-    text += needed_line(arm);
+    text += needed_line(run, arm);
   }
   text += fmt::format("policy ({}): {}: {}\n", policy_mode_name(policy.mode), tier_name(policy.tier), policy.reason);
   for (const CapacityOption& option : policy.capacity_options) {

@@ -71,7 +71,8 @@ class Verifier {
     check_file_hashes();
     // The run's own checks: progress.jsonl knows each unit's bytes, run.json the protocol and cases.
     attempt("run", [this] { run_ = read_run(folder_); });
-    if (!run_) attempt("outcomes", [this] { run_ = read_run_without_progress(); });
+    // The evidence alone, so that a changed outcome still gets its own path.
+    if (!run_) attempt("outcomes", [this] { run_ = read_evidence(folder_); });
     if (!run_) return {std::move(found_), std::nullopt};
     check_outcomes();
     attempt(std::string(run_files::kScales), [this] { take(check_scales(folder_, *run_)); });
@@ -144,41 +145,12 @@ class Verifier {
     return certificate_.is_object() && certificate_.contains(name) ? certificate_.at(name) : Json();
   }
 
-  // The evidence alone, so that a changed outcome still gets its own path.
-  Run read_run_without_progress() const {
-    Run run;
-    const fs::path protocol = folder_ / run_files::kProtocol;
-    run.protocol = protocol_from_json(read_json_file(protocol), protocol.string());
-    run.protocol_sha256 = sha256_file_hex(protocol);
-    const fs::path header_path = folder_ / run_files::kRun;
-    const auto header = run_files::header_from_json(read_json_file(header_path), header_path.string());
-    run.identity = header.identity;
-    run.mode = header.mode;
-    run.cache = header.cache;
-    run.arms = header.arms;
-    run.cases = read_cases(folder_ / run_files::kCases);
-    for (const ArmId arm : run.arms) {
-      const fs::path path = run_files::outcomes_path(folder_, arm);
-      run.outcomes.push_back(read_outcomes(path, arm));
-      const std::vector<Outcome>& outcomes = run.outcomes.back();
-      if (outcomes.size() != run.cases.size()) {
-        throw_bad_input("{} answers {} of {} cases", path.string(), outcomes.size(), run.cases.size());
-      }
-      for (size_t i = 0; i < outcomes.size(); ++i) {
-        if (outcomes[i].case_id == run.cases[i].id && outcomes[i].panel == run.cases[i].panel) continue;
-        throw_bad_input("{}:{}: answers {}, but case {} is due there", path.string(), i + 1, outcomes[i].case_id,
-                        run.cases[i].id);
-      }
-    }
-    return run;
-  }
-
   // Parsed answers and marks follow from the raw text.
   void check_outcomes() {
     const auto& math = run_->protocol.math;
     const AnswerParser parser = math ? math->parser : AnswerParser::kStrict;
     for (size_t arm = 0; arm < run_->arms.size(); ++arm) {
-      for (size_t i = 0; i < run_->cases.size(); ++i) {
+      for (size_t i = 0; i < run_->outcomes[arm].size(); ++i) {
         const Outcome& stored = run_->outcomes[arm][i];
         const std::string at = fmt::format("outcomes/{}.jsonl:{}", arm_name(run_->arms[arm]), i + 1);
         attempt(at, [&] {
@@ -216,7 +188,7 @@ class Verifier {
 
   void check_policy(const FinishedRun& finished) {
     if (!is_there(kPolicy)) return;
-    const Json expected = policy_to_json(finished.policy, finished.run, sha256_hex(bytes_));
+    const Json expected = policy_to_json(finished.policy, finished.run, finished.record, sha256_hex(bytes_));
     const std::string at = fmt::format("{}:", kPolicy);
     for (Mismatch& mismatch : json_differences(read_json_file(folder_ / kPolicy), expected)) {
       add(at + mismatch.path, mismatch.recorded, mismatch.recomputed);
@@ -265,6 +237,10 @@ std::vector<Mismatch> json_differences(const Json& recorded, const Json& recompu
 }
 
 Verification verify_run_folder(const fs::path& folder) {
+  if (fs::is_directory(folder) && !fs::exists(folder / kCertificate)) {
+    read_run(folder);  // says what kind of folder it is, if it is no finished run
+    throw_bad_input("{} has no {}: resume the run, which writes it", folder.string(), kCertificate);
+  }
   return Verifier(folder).run();
 }
 

@@ -1,8 +1,10 @@
 #include "asymkv/gate/judgement.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/gate/looks.h"
 #include "asymkv/stats/required_cases.h"
 
 namespace asymkv {
@@ -31,13 +33,25 @@ const std::vector<Outcome>& outcomes_of(const Run& run, ArmId arm) {
   return run.outcomes[static_cast<size_t>(it - run.arms.begin())];
 }
 
-PanelPairs pair_panel(const Run& run, const std::string& panel, ArmId control, ArmId candidate) {
+// One comparison: of which arms, on how many of the run's cases, at which level.
+struct Comparison {
+  const Run& run;
+  ArmId control;
+  ArmId candidate;
+  int64_t num_cases;
+  double alpha;
+};
+
+PanelPairs pair_panel(const Comparison& of, const std::string& panel) {
   PanelPairs pairs;
   pairs.panel = panel;
-  const std::vector<Outcome>& controls = outcomes_of(run, control);
-  const std::vector<Outcome>& candidates = outcomes_of(run, candidate);
+  const Run& run = of.run;
+  const std::vector<Outcome>& controls = outcomes_of(run, of.control);
+  const std::vector<Outcome>& candidates = outcomes_of(run, of.candidate);
   for (size_t i = 0; i < run.cases.size(); ++i) {
     if (run.cases[i].panel != panel) continue;
+    ++pairs.panel_cases;
+    if (std::cmp_greater_equal(i, of.num_cases)) continue;
     const Outcome& a = controls[i];
     const Outcome& b = candidates[i];
     ++pairs.cases;
@@ -103,15 +117,16 @@ MathJudgement judge_math(const MathPanel& panel, PanelPairs pairs, const Margins
   return judgement;
 }
 
-LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, ArmId candidate) {
+LossJudgement judge_loss(const Comparison& of, const LossPanel& panel) {
+  const Run& run = of.run;
   LossJudgement judgement;
   judgement.document_tokens = panel.document_tokens;
   judgement.panel = panel.name();
   std::vector<stats::PairedLoss> documents;
   std::vector<std::string> ids;
-  const std::vector<Outcome>& controls = outcomes_of(run, control);
-  const std::vector<Outcome>& candidates = outcomes_of(run, candidate);
-  for (size_t i = 0; i < run.cases.size(); ++i) {
+  const std::vector<Outcome>& controls = outcomes_of(run, of.control);
+  const std::vector<Outcome>& candidates = outcomes_of(run, of.candidate);
+  for (size_t i = 0; std::cmp_less(i, of.num_cases); ++i) {
     if (run.cases[i].panel != judgement.panel) continue;
     const Outcome& a = controls[i];
     const Outcome& b = candidates[i];
@@ -124,9 +139,10 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
     judgement.document_deltas.push_back(b.nll - a.nll);
   }
   judgement.documents = static_cast<int64_t>(documents.size());
-  if (documents.size() < 2) return judgement;
-  const stats::BootstrapOptions options{run.protocol.bootstrap_resamples, run.protocol.bootstrap_seed,
-                                        run.protocol.alpha_per_bound()};
+  const stats::BootstrapOptions options{run.protocol.bootstrap_resamples, run.protocol.bootstrap_seed, of.alpha};
+  // A level that no resample can reach gives no bound; only an early look has one.
+  const bool resolved = static_cast<double>(options.resamples) * options.alpha >= 1.0;
+  if (documents.size() < 2 || !resolved) return judgement;
   judgement.bound =
       stats::loss_verdict(stats::bootstrap_loss_ratio(documents, options), run.protocol.margins.loss_limit);
   judgement.verdict = judgement.bound->verdict;
@@ -136,38 +152,21 @@ LossJudgement judge_loss(const Run& run, const LossPanel& panel, ArmId control, 
   return judgement;
 }
 
-ArmJudgement judge_arm(const Run& run, ArmId control, ArmId candidate) {
-  const Protocol& protocol = run.protocol;
-  const double alpha = protocol.alpha_per_bound();
-  ArmJudgement judgement;
-  judgement.arm = candidate;
-  judgement.control = control;
-  for (const RetrievalPanel& panel : protocol.retrieval) {
-    judgement.retrieval.push_back(judge_retrieval(panel, pair_panel(run, panel.name(), control, candidate), alpha));
-  }
-  if (protocol.math) {
-    const PanelPairs pairs = pair_panel(run, protocol.math->name(), control, candidate);
-    judgement.math = judge_math(*protocol.math, pairs, protocol.margins, alpha);
-  }
-  for (const LossPanel& panel : protocol.loss) judgement.loss.push_back(judge_loss(run, panel, control, candidate));
-  const Verdict shared = judgement.retrieval_and_loss();
-  judgement.preservation = judgement.math ? worse(shared, judgement.math->preservation) : Verdict::kNotEstablished;
-  judgement.aggregate = judgement.math ? worse(shared, judgement.math->aggregate) : Verdict::kNotEstablished;
-  judgement.certified = protocol.protocol_class == ProtocolClass::kCertifying &&
-                        judgement.objective(protocol.objective) == Verdict::kPass;
-  return judgement;
-}
-
 void check_run(const Run& run) {
-  if (std::ranges::find(run.arms, ArmId::kN) == run.arms.end()) {
-    throw_bad_input("the run has no arm N, the native control: run it again with N");
+  for (const ArmId control : run.protocol.controls) {
+    if (std::ranges::find(run.arms, control) != run.arms.end()) continue;
+    throw_bad_input("the run has no arm {}, a native control: run it again with {}", arm_name(control),
+                    arm_name(control));
   }
   ASYMKV_CHECK(run.outcomes.size() == run.arms.size(), "{} arms, outcomes of {}", run.arms.size(), run.outcomes.size());
-  for (size_t arm = 0; arm < run.arms.size(); ++arm) {
-    if (run.outcomes[arm].size() == run.cases.size()) continue;
-    throw_bad_input("arm {} answers {} of {} cases: resume the run", arm_name(run.arms[arm]), run.outcomes[arm].size(),
-                    run.cases.size());
-  }
+}
+
+// The look at which an arm's answers end.
+int64_t last_look(const Run& run, const LookPlan& looks, ArmId arm) {
+  const int64_t answered = std::ssize(outcomes_of(run, arm));
+  const auto it = std::ranges::find(looks.case_ends, answered);
+  if (it != looks.case_ends.end()) return it - looks.case_ends.begin();
+  throw_bad_input("arm {} answers {} of {} cases: resume the run", arm_name(arm), answered, run.cases.size());
 }
 
 }  // namespace
@@ -183,21 +182,62 @@ Verdict ArmJudgement::retrieval_and_loss() const {
   return verdict;
 }
 
+ArmJudgement judge_arm(const Run& run, ArmId control, ArmId candidate, int64_t look_idx) {
+  const Protocol& protocol = run.protocol;
+  const LookPlan looks = plan_looks(protocol, run.cases);
+  const double alpha = looks.levels.at(static_cast<size_t>(look_idx));
+  const Comparison of{run, control, candidate, looks.case_ends.at(static_cast<size_t>(look_idx)), alpha};
+  ArmJudgement judgement;
+  judgement.arm = candidate;
+  judgement.control = control;
+  judgement.look = look_idx + 1;
+  judgement.num_looks = looks.size();
+  judgement.alpha = alpha;
+  for (const RetrievalPanel& panel : protocol.retrieval) {
+    judgement.retrieval.push_back(judge_retrieval(panel, pair_panel(of, panel.name()), alpha));
+  }
+  if (protocol.math) {
+    judgement.math = judge_math(*protocol.math, pair_panel(of, protocol.math->name()), protocol.margins, alpha);
+  }
+  for (const LossPanel& panel : protocol.loss) judgement.loss.push_back(judge_loss(of, panel));
+  const Verdict shared = judgement.retrieval_and_loss();
+  judgement.preservation = judgement.math ? worse(shared, judgement.math->preservation) : Verdict::kNotEstablished;
+  judgement.aggregate = judgement.math ? worse(shared, judgement.math->aggregate) : Verdict::kNotEstablished;
+  judgement.certified = protocol.protocol_class == ProtocolClass::kCertifying && !arm_is_control(candidate) &&
+                        judgement.objective(protocol.objective) == Verdict::kPass;
+  return judgement;
+}
+
 Judgement judge_run(const Run& run) {
   check_run(run);
+  const LookPlan looks = plan_looks(run.protocol, run.cases);
   Judgement judgement;
   judgement.alpha = run.protocol.alpha_per_bound();
   for (const ArmId arm : run.arms) {
+    const int64_t look = last_look(run, looks, arm);
     if (arm == ArmId::kN) continue;
-    ArmJudgement judged = judge_arm(run, ArmId::kN, arm);
     if (arm == ArmId::kN2) {
-      judged.certified = false;
-      judgement.noise_floor = std::move(judged);
-    } else {
-      judgement.arms.push_back(std::move(judged));
+      judgement.noise_floor = judge_arm(run, ArmId::kN, arm, look);
+      continue;
+    }
+    for (const ArmId control : run.protocol.controls) {
+      if (control != arm) judgement.arms.push_back(judge_arm(run, control, arm, look));
     }
   }
   return judgement;
+}
+
+std::vector<const ArmJudgement*> Judgement::of(ArmId arm) const {
+  std::vector<const ArmJudgement*> found;
+  for (const ArmJudgement& judged : arms) {
+    if (judged.arm == arm) found.push_back(&judged);
+  }
+  return found;
+}
+
+bool Judgement::certified(ArmId arm) const {
+  const auto judged = of(arm);
+  return !judged.empty() && std::ranges::all_of(judged, &ArmJudgement::certified);
 }
 
 }  // namespace asymkv

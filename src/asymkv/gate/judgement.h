@@ -14,7 +14,8 @@ namespace asymkv {
 // How two arms answered the cases of one panel that both answered.
 struct PanelPairs {
   std::string panel;
-  int64_t cases = 0;           // of the panel
+  int64_t panel_cases = 0;     // of the whole panel
+  int64_t cases = 0;           // asked of the candidate: fewer where it stopped at an early look
   int64_t failed_control = 0;  // errored or unanswered: left out of the counts, never "wrong"
   int64_t failed_candidate = 0;
   int64_t control_correct = 0;  // among the counted
@@ -61,8 +62,9 @@ struct LossJudgement {
   stats::Verdict verdict = stats::Verdict::kNotEstablished;
 };
 
-// One arm against one control. An objective passes when its own bound, retrieval at every length and prediction loss
-// all pass; its verdict is the worst of theirs (degraded, then uninformative, then not established).
+// One arm against one control. A protocol may name several controls: then an arm is judged against each, and is
+// certified only if it is certified against all. An objective passes when its own bound, retrieval at every length and
+// prediction loss all pass; its verdict is the worst of theirs (degraded, then uninformative, then not established).
 struct ArmJudgement {
   ArmId arm = ArmId::kN;
   ArmId control = ArmId::kN;
@@ -72,6 +74,9 @@ struct ArmJudgement {
   stats::Verdict preservation = stats::Verdict::kNotEstablished;
   stats::Verdict aggregate = stats::Verdict::kNotEstablished;
   bool certified = false;  // a certifying protocol whose deciding objective passed
+  int64_t look = 1;        // at which it was judged: its last one
+  int64_t num_looks = 1;   // of the protocol
+  double alpha = 0.0;      // of each bound at that look
 
   stats::Verdict objective(Objective which) const {
     return which == Objective::kPreservation ? preservation : aggregate;
@@ -81,14 +86,23 @@ struct ArmJudgement {
 };
 
 struct Judgement {
-  double alpha = 0.0;                       // of each bound
-  std::vector<ArmJudgement> arms;           // every arm but N and N2, against N
+  double alpha = 0.0;                       // of each bound, over all looks together
+  std::vector<ArmJudgement> arms;           // every arm but N and N2 against each of the protocol's controls
   std::optional<ArmJudgement> noise_floor;  // N2 against N: discordance without any change of format
+
+  // An arm's judgements, in the order of the protocol's controls; none for an arm that did not run.
+  std::vector<const ArmJudgement*> of(ArmId arm) const;
+  // Certified against every control.
+  bool certified(ArmId arm) const;
 };
 
+// `candidate` against `control`, from the cases up to look `look_idx` (from 0) alone and at its level. Both have
+// answered these.
+ArmJudgement judge_arm(const Run& run, ArmId control, ArmId candidate, int64_t look_idx);
+
 // Recomputes every count, bound and verdict from the outcomes of a finished run. Pure: equal runs give equal results.
-// Throws Error{kBadInput} for a run without N, or whose arms do not all answer every case, and Error{kUsage} for a loss
-// that no model has (bootstrap.h).
+// Throws Error{kBadInput} for a run without a control, or with an arm whose answers end at no look, and Error{kUsage}
+// for a loss that no model has (bootstrap.h).
 Judgement judge_run(const Run& run);
 
 // The worse of two verdicts, in the order pass, not established, uninformative, degraded.

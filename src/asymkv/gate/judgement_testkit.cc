@@ -8,6 +8,8 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/gate/looks.h"
+#include "asymkv/gate/merge.h"
 #include "asymkv/gate/score.h"
 
 namespace asymkv::gate_testkit {
@@ -157,7 +159,7 @@ std::vector<Case> make_test_cases(const Protocol& protocol) {
     document.scored_tokens = panel.scored_tokens;
     add_cases(panel.name(), panel.documents, document, 1, cases);
   }
-  return cases;
+  return order_by_looks(protocol, std::move(cases));
 }
 
 Run make_run(const RunPlan& plan) {
@@ -228,13 +230,15 @@ void write_run(const RunPlan& plan, const std::filesystem::path& folder) {
   request.arms = asked_arms(plan);
   request.identity = plan.identity;
   request.mode = plan.mode;
+  request.shard = plan.shard;
   request.cache = test_cache();
   run_panels(request, runner);
 }
 
 void write_finished_run(const RunPlan& plan, Fragility verdict, const std::filesystem::path& folder) {
   write_run(plan, folder);
-  Run run = read_run(folder);
+  const bool whole = plan.shard.is_whole();
+  Run run = whole ? read_run(folder) : make_run(plan);
   if (std::ranges::any_of(run.arms, arm_needs_fixed_scales)) {
     Json scales = test_scales();
     scales["model_weights_sha256"] = plan.identity.model_sha256;
@@ -242,6 +246,10 @@ void write_finished_run(const RunPlan& plan, Fragility verdict, const std::files
   }
   AdmissionRecord record = make_record(run);
   write_file_atomic(folder / "record.json", admission_record_bytes(record));
+  if (!whole) {
+    write_shard_probe(folder, make_probe(verdict));
+    return;
+  }
   const FinishedRun finished = finish_run(std::move(run), make_probe(verdict), std::move(record));
   write_certificate(finished, folder);
   write_policy_and_report(finished, folder);

@@ -32,6 +32,7 @@ struct RunPlan {
   std::map<std::string, int64_t> native_correct;  // by panel name; all cases without an entry
   RunIdentity identity;
   PolicyMode mode = PolicyMode::kKnee;
+  Shard shard;
 };
 
 RunIdentity test_identity();
@@ -44,7 +45,8 @@ std::vector<Case> make_test_cases(const Protocol& protocol);
 Run make_run(const RunPlan& plan);
 // The same run written to `folder` by run_panels.
 void write_run(const RunPlan& plan, const std::filesystem::path& folder);
-// With every file that a finished admission leaves, its probe saying `verdict`.
+// With every file that a finished admission leaves (of a shard: those that a merge asks for), its probe saying
+// `verdict`.
 void write_finished_run(const RunPlan& plan, Fragility verdict, const std::filesystem::path& folder);
 // A record that agrees with the run.
 AdmissionRecord make_record(const Run& run);

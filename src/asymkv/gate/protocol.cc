@@ -1,5 +1,6 @@
 #include "asymkv/gate/protocol.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
@@ -140,6 +141,31 @@ void check_arms(const Checker& check, const std::vector<ArmId>& arms) {
   check.require(!unique.contains(ArmId::kN2), "default_arms", "must not name N2, which the gate adds itself");
 }
 
+void check_controls(const Checker& check, const Protocol& p) {
+  check.require(!p.controls.empty() && p.controls.front() == ArmId::kN, "controls", "must begin with N");
+  const std::set<ArmId> unique(p.controls.begin(), p.controls.end());
+  check.require(unique.size() == p.controls.size(), "controls", "names an arm twice");
+  for (const ArmId control : p.controls) {
+    check.require(arm_is_native(control) && control != ArmId::kN2, "controls",
+                  fmt::format("names {}, which is no native control", arm_name(control)));
+    check.require(std::ranges::find(p.default_arms, control) != p.default_arms.end(), "controls",
+                  fmt::format("names {}, which \"default_arms\" lacks", arm_name(control)));
+  }
+}
+
+void check_looks(const Checker& check, const Protocol& p) {
+  const std::vector<double>& fractions = p.looks.fractions;
+  check.require(!fractions.empty() && fractions.back() == 1.0, "looks.fractions", "must end at 1, where all is asked");
+  check.range(static_cast<int64_t>(fractions.size()), "looks.fractions", 1, 20);
+  double last = 0.0;
+  for (const double fraction : fractions) {
+    check.require(fraction > last, "looks.fractions", "must rise strictly, from above 0 to 1");
+    last = fraction;
+  }
+  check.require(static_cast<double>(p.bootstrap_resamples) * p.look_levels().back() >= 1.0, "bootstrap.resamples",
+                "is too small for the level of the last look: no resample would lie beyond the bound");
+}
+
 void check_path(const Checker& check, const Protocol& p) {
   check.range(p.chunk_tokens, "chunk_tokens", 0, kMaxTokens);
   if (p.prefill != Prefill::kShared) return;
@@ -164,7 +190,7 @@ void check_path(const Checker& check, const Protocol& p) {
 }
 
 void require_math_attainable(const Protocol& p, std::string_view origin) {
-  const double alpha = p.alpha_per_bound();
+  const double alpha = p.look_levels().back();
   const int64_t count = p.math->count;
   if (p.objective == Objective::kPreservation) {
     const int64_t needed = stats::cases_for_limit(p.margins.preservation_limit, alpha);
@@ -237,6 +263,11 @@ std::string LossPanel::name() const {
   return fmt::format("loss-{}", document_tokens);
 }
 
+std::vector<double> Protocol::look_levels() const {
+  if (looks.fractions.size() == 1) return {alpha_per_bound()};
+  return stats::spend_alpha(alpha_per_bound(), looks.fractions, looks.spending);
+}
+
 std::string protocol_sha256(const Protocol& protocol) {
   return sha256_hex(canonical_json(protocol_to_json(protocol)));
 }
@@ -250,13 +281,13 @@ void validate_protocol(const Protocol& p, std::string_view origin) {
   check.open_range(p.alpha, "alpha", 0.0, 0.5);
   check.range(p.divisor, "divisor", 1, 1'000'000);
   check.range(p.bootstrap_resamples, "bootstrap.resamples", 1000, 10'000'000);
-  check.require(static_cast<double>(p.bootstrap_resamples) * p.alpha_per_bound() >= 1.0, "bootstrap.resamples",
-                "is too small for alpha / divisor: no resample would lie beyond the bound");
   check.require(p.seed <= static_cast<uint64_t>(kMaxSeed), "seed", "is above the largest integer served");
   check.require(p.bootstrap_seed <= static_cast<uint64_t>(kMaxSeed), "bootstrap.seed",
                 "is above the largest integer served");
   check_panels(check, p);
   check_arms(check, p.default_arms);
+  check_controls(check, p);
+  check_looks(check, p);
   check_path(check, p);
 }
 
@@ -269,7 +300,7 @@ void require_attainable(const Protocol& p, std::string_view origin) {
   for (size_t i = 0; i < p.retrieval.size(); ++i) {
     const RetrievalPanel& panel = p.retrieval[i];
     require_hashes(check, panel.source, panel.data_sha256, fmt::format("panels.retrieval[{}].", i));
-    const int64_t needed = stats::cases_for_limit(panel.limit, p.alpha_per_bound());
+    const int64_t needed = stats::cases_for_limit(panel.limit, p.look_levels().back());
     if (panel.count < needed) {
       throw_unattainable(origin, panel.name(), "upper bound of lost needles", panel.count, needed);
     }

@@ -10,6 +10,7 @@
 #include "asymkv/gate/arm.h"
 #include "asymkv/gate/case.h"
 #include "asymkv/gate/runner.h"
+#include "asymkv/stats/sequential.h"
 
 namespace asymkv {
 
@@ -82,6 +83,14 @@ struct LossPanel {
   std::string name() const;  // "loss-1024"
 };
 
+// When the gate looks: shares of every panel's cases, rising to 1, and how alpha is spent over them
+// (stats/sequential.h). One look, at the end, is the plain fixed-sample protocol.
+struct Looks {
+  std::vector<double> fractions = {1.0};
+  stats::Spending spending = stats::Spending::kObrienFleming;
+  bool operator==(const Looks&) const = default;
+};
+
 // Everything that is fixed before the first case runs. Its canonical JSON is protocol.json of a run; the SHA-256 of
 // those bytes is the protocol's hash.
 struct Protocol {
@@ -101,9 +110,15 @@ struct Protocol {
   Prefill prefill = Prefill::kShared;
   int64_t chunk_tokens = 0;  // prefill chunk; 0: a prompt part is one chunk whatever its length
   bool noise_floor = true;   // run arm N2
+  // What every other arm is compared with: N, and where there is a second kernel family for native
+  // caches, that one too.
+  std::vector<ArmId> controls = {ArmId::kN};
   std::vector<ArmId> default_arms;
+  Looks looks;
 
   double alpha_per_bound() const { return alpha / static_cast<double>(divisor); }
+  // What each bound may spend at each look; {alpha_per_bound()} without looks.
+  std::vector<double> look_levels() const;
 };
 
 Json protocol_to_json(const Protocol& protocol);

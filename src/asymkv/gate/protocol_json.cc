@@ -155,11 +155,30 @@ void path_from(JsonFields& fields, Protocol& protocol) {
   protocol.noise_floor = fields.boolean("noise_floor");
 }
 
-std::vector<ArmId> arms_from(JsonFields& fields) {
+Json arms_to_json(const std::vector<ArmId>& arms) {
+  Json json = Json::array();
+  for (const ArmId arm : arms) json.push_back(arm_name(arm));
+  return json;
+}
+
+std::vector<ArmId> arms_from(JsonFields& fields, const std::string& field) {
   std::vector<ArmId> arms;
-  for (const std::string& name : fields.texts("default_arms"))
-    arms.push_back(fields.parsed("default_arms", name, parse_arm));
+  for (const std::string& name : fields.texts(field)) arms.push_back(fields.parsed(field, name, parse_arm));
   return arms;
+}
+
+Looks looks_from(JsonFields fields) {
+  Looks looks;
+  looks.fractions.clear();
+  const Json& fractions = fields.raw("fractions");
+  if (!fractions.is_array()) fields.fail("fractions", "must be an array of numbers");
+  for (const Json& fraction : fractions) {
+    if (!fraction.is_number()) fields.fail("fractions", fmt::format("must hold numbers, found {}", fraction.dump()));
+    looks.fractions.push_back(fraction.get<double>());
+  }
+  looks.spending = fields.parsed("spending", fields.text("spending"), stats::parse_spending);
+  fields.finish();
+  return looks;
 }
 
 constexpr std::string_view kSchema = "asymkv.protocol/1";
@@ -167,26 +186,30 @@ constexpr std::string_view kSchema = "asymkv.protocol/1";
 }  // namespace
 
 Json protocol_to_json(const Protocol& p) {
-  Json arms = Json::array();
-  for (const ArmId arm : p.default_arms) arms.push_back(arm_name(arm));
-  return {{"schema", kSchema},
-          {"name", p.name},
-          {"class", protocol_class_name(p.protocol_class)},
-          {"objective", objective_name(p.objective)},
-          {"margins",
-           {{"preservation_limit", p.margins.preservation_limit},
-            {"aggregate_margin", p.margins.aggregate_margin},
-            {"loss_limit", p.margins.loss_limit}}},
-          {"alpha", p.alpha},
-          {"divisor", p.divisor},
-          {"panels", panels_to_json(p)},
-          {"seed", p.seed},
-          {"bootstrap", {{"resamples", p.bootstrap_resamples}, {"seed", p.bootstrap_seed}}},
-          {"path", run_path_name(p.path)},
-          {"prefill", prefill_name(p.prefill)},
-          {"chunk_tokens", p.chunk_tokens},
-          {"noise_floor", p.noise_floor},
-          {"default_arms", std::move(arms)}};
+  Json json = {{"schema", kSchema},
+               {"name", p.name},
+               {"class", protocol_class_name(p.protocol_class)},
+               {"objective", objective_name(p.objective)},
+               {"margins",
+                {{"preservation_limit", p.margins.preservation_limit},
+                 {"aggregate_margin", p.margins.aggregate_margin},
+                 {"loss_limit", p.margins.loss_limit}}},
+               {"alpha", p.alpha},
+               {"divisor", p.divisor},
+               {"panels", panels_to_json(p)},
+               {"seed", p.seed},
+               {"bootstrap", {{"resamples", p.bootstrap_resamples}, {"seed", p.bootstrap_seed}}},
+               {"path", run_path_name(p.path)},
+               {"prefill", prefill_name(p.prefill)},
+               {"chunk_tokens", p.chunk_tokens},
+               {"noise_floor", p.noise_floor},
+               {"default_arms", arms_to_json(p.default_arms)}};
+  // Left out where it says nothing: a protocol without it keeps the hash that it had before the field was known.
+  if (p.controls != Protocol().controls) json["controls"] = arms_to_json(p.controls);
+  if (p.looks != Looks()) {
+    json["looks"] = {{"fractions", p.looks.fractions}, {"spending", stats::spending_name(p.looks.spending)}};
+  }
+  return json;
 }
 
 Protocol protocol_from_json(const Json& json, std::string_view origin) {
@@ -204,7 +227,9 @@ Protocol protocol_from_json(const Json& json, std::string_view origin) {
   p.seed = seed_from(fields, "seed");
   bootstrap_from(fields.object("bootstrap"), p);
   path_from(fields, p);
-  p.default_arms = arms_from(fields);
+  p.default_arms = arms_from(fields, "default_arms");
+  if (fields.has("looks")) p.looks = looks_from(fields.object("looks"));
+  if (fields.has("controls")) p.controls = arms_from(fields, "controls");
   fields.finish();
   validate_protocol(p, origin);
   return p;

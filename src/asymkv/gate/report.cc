@@ -264,7 +264,8 @@ Json write_certificate(const FinishedRun& finished, const std::filesystem::path&
 }
 
 Json write_policy_and_report(const FinishedRun& finished, const std::filesystem::path& folder) {
-  Json policy = policy_to_json(finished.policy, finished.run, sha256_file_hex(folder / run_files::kCertificate));
+  Json policy =
+      policy_to_json(finished.policy, finished.run, finished.record, sha256_file_hex(folder / run_files::kCertificate));
   write_file_atomic(folder / run_files::kPolicy, canonical_json(policy) + "\n");
   write_file_atomic(folder / run_files::kReport, render_report_html(finished.report_inputs()));
   return policy;

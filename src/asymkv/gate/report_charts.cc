@@ -222,9 +222,7 @@ std::string document_chart(const ReportInputs& in, size_t panel_idx) {
       high = std::max(high, delta);
     }
   }
-  for (size_t i = 0; i < in.run.cases.size(); ++i) {
-    if (i >= in.run.outcomes[0].size()) break;
-    const Outcome& native = in.run.outcomes[0][i];
+  for (const Outcome& native : in.run.outcomes[0]) {
     if (native.panel != panel.name() || native.failed) continue;
     native_mean += native.nll;
     native_count += 1;

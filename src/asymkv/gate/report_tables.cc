@@ -77,8 +77,7 @@ DepthCounts count_depths(const Run& run, const ArmJudgement& judged, const std::
   const std::vector<Outcome>& native = outcomes(judged.control);
   const std::vector<Outcome>& candidate = outcomes(judged.arm);
   DepthCounts counts;
-  for (size_t i = 0; i < run.cases.size(); ++i) {
-    if (i >= native.size() || i >= candidate.size()) break;  // stopped at an early look
+  for (size_t i = 0; i < std::min(native.size(), candidate.size()); ++i) {
     if (run.cases[i].panel != panel || native[i].failed || candidate[i].failed || !native[i].correct) continue;
     const double place = std::clamp(run.cases[i].depth, 0.0, 1.0) * kDepthBuckets;
     const size_t bucket = std::min<size_t>(static_cast<size_t>(place), kDepthBuckets - 1);

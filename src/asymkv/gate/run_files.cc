@@ -45,6 +45,13 @@ CacheShape cache_from(JsonFields fields) {
   return cache;
 }
 
+Shard shard_from(JsonFields fields) {
+  const Shard shard{positive(fields, "index"), positive(fields, "count")};
+  if (shard.index > shard.count) fields.fail("index", "is above count");
+  fields.finish();
+  return shard;
+}
+
 std::vector<ArmId> arms_from(JsonFields& fields) {
   std::vector<ArmId> arms;
   for (const std::string& name : fields.texts("arms")) arms.push_back(fields.parsed("arms", name, parse_arm));
@@ -63,26 +70,28 @@ Json header_to_json(const Header& header) {
   Json arms = Json::array();
   for (const ArmId arm : header.arms) arms.push_back(arm_name(arm));
   const RunIdentity& id = header.identity;
-  return {{"schema", kSchema},
-          {"arms", std::move(arms)},
-          {"protocol_sha256", header.protocol_sha256},
-          {"cases_sha256", header.cases_sha256},
-          {"policy_mode", policy_mode_name(header.mode)},
-          {"cache",
-           {{"num_layers", header.cache.num_layers},
-            {"num_kv_heads", header.cache.layer.num_kv_heads},
-            {"k_head_dim", header.cache.layer.k_head_dim},
-            {"v_head_dim", header.cache.layer.v_head_dim},
-            {"page_size", header.cache.layer.page_size}}},
-          {"identity",
-           {{"model", id.model},
-            {"model_sha256", id.model_sha256},
-            {"config_sha256", id.config_sha256},
-            {"tokenizer_sha256", id.tokenizer_sha256},
-            {"build", id.build},
-            {"worker", id.worker},
-            {"native_dtype", id.native_dtype},
-            {"scales_sha256", id.scales_sha256}}}};
+  Json json = {{"schema", kSchema},
+               {"arms", std::move(arms)},
+               {"protocol_sha256", header.protocol_sha256},
+               {"cases_sha256", header.cases_sha256},
+               {"policy_mode", policy_mode_name(header.mode)},
+               {"cache",
+                {{"num_layers", header.cache.num_layers},
+                 {"num_kv_heads", header.cache.layer.num_kv_heads},
+                 {"k_head_dim", header.cache.layer.k_head_dim},
+                 {"v_head_dim", header.cache.layer.v_head_dim},
+                 {"page_size", header.cache.layer.page_size}}},
+               {"identity",
+                {{"model", id.model},
+                 {"model_sha256", id.model_sha256},
+                 {"config_sha256", id.config_sha256},
+                 {"tokenizer_sha256", id.tokenizer_sha256},
+                 {"build", id.build},
+                 {"worker", id.worker},
+                 {"native_dtype", id.native_dtype},
+                 {"scales_sha256", id.scales_sha256}}}};
+  if (!header.shard.is_whole()) json["shard"] = {{"index", header.shard.index}, {"count", header.shard.count}};
+  return json;
 }
 
 Header header_from_json(const Json& json, std::string_view origin) {
@@ -101,6 +110,7 @@ Header header_from_json(const Json& json, std::string_view origin) {
   header.mode = fields.parsed("policy_mode", fields.text("policy_mode"), parse_policy_mode);
   header.cache = cache_from(fields.object("cache"));
   header.identity = identity_from(fields.object("identity"));
+  if (fields.has("shard")) header.shard = shard_from(fields.object("shard"));
   fields.finish();
   return header;
 }
@@ -132,6 +142,18 @@ Commit commit_from_json(const Json& json, std::string_view origin) {
   return commit;
 }
 
+std::vector<std::string> progress_lines(const std::filesystem::path& path) {
+  const std::string text = read_text_file(path);
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (begin != text.size()) throw_bad_input("{}: the last line is torn: resume the run", path.string());
+  return lines;
+}
+
 std::vector<Commit> parse_commits(const std::vector<std::string>& lines, const std::filesystem::path& path,
                                   const std::vector<Unit>& plan) {
   std::vector<Commit> commits;
@@ -157,9 +179,9 @@ std::vector<Commit> parse_commits(const std::vector<std::string>& lines, const s
   return commits;
 }
 
-void verify_commits(const std::filesystem::path& folder, const std::vector<ArmId>& arms,
-                    const std::vector<Commit>& commits) {
-  if (commits.empty()) return;
+std::vector<std::vector<std::string>> read_commits(const std::filesystem::path& folder, const std::vector<ArmId>& arms,
+                                                   const std::vector<Commit>& commits) {
+  if (commits.empty()) return {};
   std::vector<std::string> texts;
   for (const ArmId arm : arms) {
     const auto path = outcomes_path(folder, arm);
@@ -173,11 +195,14 @@ void verify_commits(const std::filesystem::path& folder, const std::vector<ArmId
     }
   }
   std::vector<size_t> begins(arms.size(), 0);
+  std::vector<std::vector<std::string>> units;
   for (const Commit& commit : commits) {
     Sha256 hash;
+    std::vector<std::string>& lines = units.emplace_back();
     for (size_t i = 0; i < arms.size(); ++i) {
       const auto end = static_cast<size_t>(commit.end_bytes.at(std::string(arm_name(arms[i]))));
-      hash.update(std::string_view(texts[i]).substr(begins[i], end - begins[i]));
+      lines.push_back(texts[i].substr(begins[i], end - begins[i]));
+      hash.update(std::string_view(lines.back()));
       begins[i] = end;
     }
     if (hash.hex_digest() != commit.sha256) {
@@ -185,6 +210,7 @@ void verify_commits(const std::filesystem::path& folder, const std::vector<ArmId
                       commit.unit, commit.panel);
     }
   }
+  return units;
 }
 
 }  // namespace asymkv::run_files

@@ -35,6 +35,7 @@ struct Header {
   std::string cases_sha256;
   PolicyMode mode = PolicyMode::kKnee;
   CacheShape cache;
+  Shard shard;
 };
 Json header_to_json(const Header& header);
 Header header_from_json(const Json& json, std::string_view origin);
@@ -44,7 +45,7 @@ struct Commit {
   int64_t unit = 0;
   std::string panel;
   int64_t cases = 0;
-  std::map<std::string, int64_t> end_bytes;  // by arm name: size of its outcomes file after this unit
+  std::map<std::string, int64_t> end_bytes;  // by name of every arm: size of its outcomes file after this unit
   std::string sha256;                        // of the unit's lines, arm after arm in run order
 
   bool operator==(const Commit&) const = default;
@@ -52,14 +53,17 @@ struct Commit {
 Json commit_to_json(const Commit& commit);
 Commit commit_from_json(const Json& json, std::string_view origin);
 
+// The lines of progress.jsonl, none of them torn. Throws Error{kBadInput} naming the file.
+std::vector<std::string> progress_lines(const std::filesystem::path& path);
+
 // The commits of a run checked against its plan: consecutive units with the plan's panels and case counts, growing
 // files. `lines` are those of progress.jsonl. Throws Error{kBadInput} naming the line.
 std::vector<Commit> parse_commits(const std::vector<std::string>& lines, const std::filesystem::path& path,
                                   const std::vector<Unit>& plan);
 
-// Compares the outcome files with what the commits say of them. Throws Error{kBadInput} naming the file that is too
-// short or the unit whose lines were changed.
-void verify_commits(const std::filesystem::path& folder, const std::vector<ArmId>& arms,
-                    const std::vector<Commit>& commits);
+// The lines of every committed unit, per arm in run order: [commit][arm]. Compares the outcome files with what the
+// commits say of them: throws Error{kBadInput} naming the file that is too short or the unit whose lines were changed.
+std::vector<std::vector<std::string>> read_commits(const std::filesystem::path& folder, const std::vector<ArmId>& arms,
+                                                   const std::vector<Commit>& commits);
 
 }  // namespace asymkv::run_files

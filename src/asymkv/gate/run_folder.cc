@@ -1,8 +1,10 @@
 #include "asymkv/gate/run_folder.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -11,6 +13,7 @@
 #include "asymkv/base/interrupt.h"
 #include "asymkv/base/json_fields.h"
 #include "asymkv/base/progress.h"
+#include "asymkv/gate/looks.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_writer.h"
 #include "asymkv/gate/score.h"
@@ -52,13 +55,19 @@ std::vector<ArmId> with_noise_floor(const Protocol& protocol, const std::vector<
   if (unique.size() != arms.size() || unique.contains(ArmId::kN2)) {
     throw_usage("arms {} of a run name an arm twice, or N2, which the gate adds itself", join_arms(arms));
   }
+  for (const ArmId control : protocol.controls) {
+    if (unique.contains(control)) continue;
+    throw_usage("arms {} lack {}, with which protocol {} compares every arm: add it", join_arms(arms),
+                arm_name(control), protocol.name);
+  }
   std::vector<ArmId> result = arms;
   if (protocol.noise_floor) result.insert(result.begin() + 1, ArmId::kN2);
   return result;
 }
 
-// The outcomes of a unit as lines per slot. Throws Error{kInternal} where the runner broke its contract.
-std::vector<std::string> score_unit(const Unit& unit, const std::vector<RawOutcome>& raws, AnswerParser parser) {
+// The outcomes of a unit, [slot][case]. Throws Error{kInternal} where the runner broke its contract.
+std::vector<std::vector<Outcome>> score_unit(const Unit& unit, const std::vector<RawOutcome>& raws,
+                                             AnswerParser parser) {
   const auto num_cases = std::ssize(unit.cases);
   std::vector<std::vector<const RawOutcome*>> found(unit.slots.size(),
                                                     std::vector<const RawOutcome*>(unit.cases.size(), nullptr));
@@ -73,17 +82,64 @@ std::vector<std::string> score_unit(const Unit& unit, const std::vector<RawOutco
                  raw.case_idx);
     place = &raw;
   }
-  std::vector<std::string> lines(unit.slots.size());
+  std::vector<std::vector<Outcome>> outcomes(unit.slots.size());
   for (size_t slot = 0; slot < unit.slots.size(); ++slot) {
     for (size_t i = 0; i < unit.cases.size(); ++i) {
       ASYMKV_CHECK(found[slot][i] != nullptr, "unit {}: arm {} did not answer case {}", unit.index,
                    arm_name(unit.slots[slot].arm), unit.cases[i].id);
-      const Outcome outcome = score_outcome(unit.cases[i], *found[slot][i], parser);
-      lines[slot] += canonical_json(outcome_to_json(outcome)) + '\n';
+      outcomes[slot].push_back(score_outcome(unit.cases[i], *found[slot][i], parser));
     }
   }
-  return lines;
+  return outcomes;
 }
+
+// Which arms are asked, look by look, and what they answered.
+class ActiveArms {
+ public:
+  ActiveArms(const RunRequest& request, const std::vector<ArmId>& arms) : going_(arms) {
+    run_.protocol = request.protocol;
+    run_.cases = request.cases;
+    run_.arms = arms;
+    run_.outcomes.resize(arms.size());
+    for (size_t i = 0; i < arms.size(); ++i) {
+      const auto path = run_files::outcomes_path(request.folder, arms[i]);
+      if (std::filesystem::exists(path)) run_.outcomes[i] = read_outcomes(path, arms[i]);
+    }
+  }
+
+  // The arms of a look, all looks before it being answered; none: the run is over.
+  const std::vector<ArmId>& at(int64_t look_idx) {
+    for (; look_idx_ < look_idx; ++look_idx_) {
+      const std::vector<ArmId> before = std::exchange(going_, arms_after_look(run_, look_idx_));
+      std::vector<ArmId> stopped;
+      for (const ArmId arm : before) {
+        if (std::ranges::find(going_, arm) == going_.end()) stopped.push_back(arm);
+      }
+      if (stopped.empty()) continue;
+      print_note("look {} of {}: {} {}\n", look_idx_ + 1, run_.protocol.looks.fractions.size(), join_arms(stopped),
+                 stopped.size() == 1 ? "stops" : "stop");
+    }
+    return going_;
+  }
+
+  // The answers of a unit's slots, and all arms' lines in run order.
+  std::vector<std::string> take(const Unit& unit, std::vector<std::vector<Outcome>> outcomes) {
+    std::vector<std::string> lines(run_.arms.size());
+    for (size_t slot = 0; slot < unit.slots.size(); ++slot) {
+      const auto arm = static_cast<size_t>(std::ranges::find(run_.arms, unit.slots[slot].arm) - run_.arms.begin());
+      for (Outcome& outcome : outcomes[slot]) {
+        lines[arm] += canonical_json(outcome_to_json(outcome)) + '\n';
+        run_.outcomes[arm].push_back(std::move(outcome));
+      }
+    }
+    return lines;
+  }
+
+ private:
+  Run run_;
+  std::vector<ArmId> going_;
+  int64_t look_idx_ = 0;
+};
 
 // Progress of the panel that a unit belongs to: panels differ too much in cost for one common rate.
 class PanelProgress {
@@ -114,19 +170,6 @@ AnswerParser deciding_parser(const Protocol& protocol) {
   return protocol.math ? protocol.math->parser : AnswerParser::kStrict;
 }
 
-// Lines of progress.jsonl, none of them torn.
-std::vector<std::string> whole_lines(const std::filesystem::path& path) {
-  const std::string text = read_text_file(path);
-  std::vector<std::string> lines;
-  size_t begin = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  if (begin != text.size()) throw_bad_input("{}: the last line is torn: resume the run", path.string());
-  return lines;
-}
-
 std::vector<Outcome> read_arm(const std::filesystem::path& folder, ArmId arm, const std::vector<Case>& cases) {
   const auto path = run_files::outcomes_path(folder, arm);
   std::vector<Outcome> outcomes = read_outcomes(path, arm);
@@ -135,10 +178,61 @@ std::vector<Outcome> read_arm(const std::filesystem::path& folder, ArmId arm, co
     throw_bad_input("{}:{}: the line answers {} of {}, but case {} of {} is due there", path.string(), i + 1,
                     outcomes[i].case_id, outcomes[i].panel, cases[i].id, cases[i].panel);
   }
-  if (outcomes.size() != cases.size()) {
-    throw_bad_input("{} answers {} of {} cases: resume the run", path.string(), outcomes.size(), cases.size());
-  }
+  if (outcomes.size() > cases.size()) throw_bad_input("{} answers more than {} cases", path.string(), cases.size());
   return outcomes;
+}
+
+// The units of a finished run: those of every look that some arm had to answer.
+int64_t units_due(const Run& run, const std::vector<Unit>& plan) {
+  const int64_t most = std::ranges::max(cases_due(run));
+  int64_t units = 0, cases = 0;
+  for (const Unit& unit : plan) {
+    cases += std::ssize(unit.cases);
+    units += cases <= most ? 1 : 0;
+  }
+  return units;
+}
+
+// Protocol, header and cases; no outcome yet.
+Run read_description(const std::filesystem::path& folder) {
+  Run run;
+  const auto protocol_path = folder / run_files::kProtocol;
+  run.protocol = protocol_from_json(read_json_file(protocol_path), protocol_path.string());
+  run.protocol_sha256 = sha256_file_hex(protocol_path);
+  const auto header_path = folder / run_files::kRun;
+  run_files::Header header = run_files::header_from_json(read_json_file(header_path), header_path.string());
+  if (!header.shard.is_whole()) {
+    throw_bad_input("{} is shard {} of a run: merge all {} of them (asymkv gate merge OUT DIR...)", folder.string(),
+                    shard_name(header.shard), header.shard.count);
+  }
+  run.identity = std::move(header.identity);
+  run.mode = header.mode;
+  run.cache = header.cache;
+  run.arms = std::move(header.arms);
+  run.cases = read_cases(folder / run_files::kCases);
+  return run;
+}
+
+// The next unit of a panel: cases from `next` on, which is moved past them.
+Unit next_unit(const PanelPlan& panel, std::span<const Case> asked, size_t& next) {
+  Unit unit;
+  unit.panel = panel.name;
+  unit.kind = asked[next].kind;
+  unit.generation = panel.generation;
+  while (next < asked.size() && asked[next].panel == panel.name && std::ssize(unit.cases) < panel.cases_per_unit) {
+    unit.cases.push_back(asked[next++]);
+  }
+  return unit;
+}
+
+// Every arm answered what the protocol's looks ask of it.
+void check_answered(const std::filesystem::path& folder, const Run& run) {
+  const std::vector<int64_t> due = cases_due(run);
+  for (size_t i = 0; i < run.arms.size(); ++i) {
+    if (std::ssize(run.outcomes[i]) == due[i]) continue;
+    throw_bad_input("{} answers {} of {} cases: resume the run", run_files::outcomes_path(folder, run.arms[i]).string(),
+                    run.outcomes[i].size(), due[i]);
+  }
 }
 
 void check_hash(const std::filesystem::path& path, const std::string& expected) {
@@ -152,70 +246,103 @@ void check_hash(const std::filesystem::path& path, const std::string& expected) 
 
 std::vector<Unit> plan_units(const Protocol& protocol, const std::vector<Case>& cases, const std::vector<ArmId>& arms) {
   const std::vector<ArmId> slots = with_noise_floor(protocol, arms);
-  std::vector<Unit> units;
-  size_t next = 0;
-  for (const PanelPlan& panel : panel_plans(protocol)) {
-    const size_t before = next;
-    while (next < cases.size() && cases[next].panel == panel.name) {
-      Unit unit;
-      unit.index = std::ssize(units);
-      unit.panel = panel.name;
-      unit.kind = cases[next].kind;
-      unit.generation = panel.generation;
-      while (next < cases.size() && cases[next].panel == panel.name && std::ssize(unit.cases) < panel.cases_per_unit) {
-        unit.cases.push_back(cases[next++]);
-      }
-      unit.slots = make_slots(slots, std::ssize(unit.cases));
-      units.push_back(std::move(unit));
-    }
-    if (next == before) throw_bad_input("no case belongs to panel {} of the protocol", panel.name);
+  const std::vector<PanelPlan> panels = panel_plans(protocol);
+  for (const PanelPlan& panel : panels) {
+    if (std::ranges::find(cases, panel.name, &Case::panel) != cases.end()) continue;
+    throw_bad_input("no case belongs to panel {} of the protocol", panel.name);
   }
-  if (next != cases.size()) {
+  std::vector<Unit> units;
+  const std::vector<int64_t> ends = plan_looks(protocol, cases).case_ends;
+  size_t next = 0;
+  for (size_t look = 0; look < ends.size(); ++look) {
+    const std::span<const Case> asked = std::span(cases).first(static_cast<size_t>(ends[look]));
+    for (const PanelPlan& panel : panels) {
+      while (next < asked.size() && asked[next].panel == panel.name) {
+        units.push_back(next_unit(panel, asked, next));
+        units.back().index = std::ssize(units) - 1;
+        units.back().look_idx = static_cast<int64_t>(look);
+        units.back().slots = make_slots(slots, std::ssize(units.back().cases));
+      }
+    }
+    if (next == asked.size()) continue;
     throw_bad_input("case {} of panel {} is not in the protocol's order", cases[next].id, cases[next].panel);
   }
   return units;
 }
 
+std::vector<Unit> plan_shard(std::vector<Unit> units, const Shard& shard) {
+  std::erase_if(units, [&](const Unit& unit) { return unit.index % shard.count != shard.index - 1; });
+  return units;
+}
+
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
   const std::vector<ArmId> arms = with_noise_floor(request.protocol, request.arms);
-  const std::vector<Unit> plan = plan_units(request.protocol, request.cases, request.arms);
+  if (!request.shard.is_whole() && request.protocol.looks != Looks()) {
+    throw_usage("shard {}: protocol {} has looks, and a look needs every answer before it: run it whole",
+                shard_name(request.shard), request.protocol.name);
+  }
+  const std::vector<Unit> plan = plan_shard(plan_units(request.protocol, request.cases, request.arms), request.shard);
+  if (plan.empty()) throw_usage("shard {}: the run has fewer units than shards", shard_name(request.shard));
   RunWriter writer(request, plan, arms);
   RunSummary summary{std::ssize(plan), writer.units_done(), writer.repairs()};
   runner.begin(summary);
+  ActiveArms active(request, arms);
   PanelProgress progress(plan);
   for (auto i = static_cast<size_t>(writer.units_done()); i < plan.size(); ++i) {
+    const std::vector<ArmId>& going = active.at(plan[i].look_idx);
+    if (going.empty()) break;
     throw_if_interrupted("finished work is on disk: run the same command with --resume");
-    progress.start(plan[i]);
-    writer.commit(plan[i], score_unit(plan[i], runner.run_unit(plan[i]), deciding_parser(request.protocol)));
-    progress.finish(plan[i]);
+    Unit unit = plan[i];
+    std::erase_if(unit.slots, [&](const ArmSlot& slot) { return std::ranges::find(going, slot.arm) == going.end(); });
+    progress.start(unit);
+    auto outcomes = score_unit(unit, runner.run_unit(unit), deciding_parser(request.protocol));
+    writer.commit(unit, active.take(unit, std::move(outcomes)));
+    progress.finish(unit);
   }
   return summary;
 }
 
+std::string shard_name(const Shard& shard) {
+  return fmt::format("{}/{}", shard.index, shard.count);
+}
+
+Shard parse_shard(std::string_view text) {
+  const size_t slash = text.find('/');
+  const auto number = [&](std::string_view digits) -> int64_t {
+    const bool ok = !digits.empty() && digits.size() <= 6 && digits.front() != '0' &&
+                    digits.find_first_not_of("0123456789") == std::string_view::npos;
+    return ok ? std::stoll(std::string(digits)) : 0;
+  };
+  Shard shard{0, 0};
+  if (slash != std::string_view::npos) shard = {number(text.substr(0, slash)), number(text.substr(slash + 1))};
+  if (shard.index >= 1 && shard.index <= shard.count) return shard;
+  throw_usage("shard \"{}\" must be i/n with i from 1 to n, for example 2/7", text);
+}
+
+Run read_evidence(const std::filesystem::path& folder) {
+  Run run = read_description(folder);
+  for (const ArmId arm : run.arms) run.outcomes.push_back(read_arm(folder, arm, run.cases));
+  check_answered(folder, run);
+  return run;
+}
+
 Run read_run(const std::filesystem::path& folder) {
-  Run run;
-  const auto protocol_path = folder / run_files::kProtocol;
-  run.protocol = protocol_from_json(read_json_file(protocol_path), protocol_path.string());
-  run.protocol_sha256 = sha256_file_hex(protocol_path);
   const auto header_path = folder / run_files::kRun;
   const run_files::Header header = run_files::header_from_json(read_json_file(header_path), header_path.string());
-  check_hash(protocol_path, header.protocol_sha256);
+  check_hash(folder / run_files::kProtocol, header.protocol_sha256);
   check_hash(folder / run_files::kCases, header.cases_sha256);
-  run.identity = header.identity;
-  run.mode = header.mode;
-  run.cache = header.cache;
-  run.arms = header.arms;
-  run.cases = read_cases(folder / run_files::kCases);
-  std::vector<ArmId> asked = header.arms;
+  Run run = read_description(folder);
+  std::vector<ArmId> asked = run.arms;
   std::erase(asked, ArmId::kN2);
   const std::vector<Unit> plan = plan_units(run.protocol, run.cases, asked);
   const auto progress_path = folder / run_files::kProgress;
-  const auto commits = run_files::parse_commits(whole_lines(progress_path), progress_path, plan);
-  if (commits.size() != plan.size()) {
-    throw_bad_input("{} has finished {} of {} units: resume the run", folder.string(), commits.size(), plan.size());
-  }
-  run_files::verify_commits(folder, run.arms, commits);
+  const auto commits = run_files::parse_commits(run_files::progress_lines(progress_path), progress_path, plan);
+  run_files::read_commits(folder, run.arms, commits);
   for (const ArmId arm : run.arms) run.outcomes.push_back(read_arm(folder, arm, run.cases));
+  if (const int64_t due = units_due(run, plan); std::ssize(commits) != due) {
+    throw_bad_input("{} has finished {} of {} units: resume the run", folder.string(), commits.size(), due);
+  }
+  check_answered(folder, run);
   return run;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "asymkv/base/json.h"
@@ -16,6 +17,9 @@
 #include "asymkv/kv/layout.h"
 
 namespace asymkv {
+
+// Before the name of the kernels that arm NR ran on, at the end of RunIdentity::worker.
+inline constexpr std::string_view kControlMark = "; NR: ";
 
 // Who answered: what a resumed run has to match, name by name. Hashes are lower-case SHA-256.
 struct RunIdentity {
@@ -54,11 +58,24 @@ class FolderLock {
   int fd_ = -1;
 };
 
+// One of `count` parts of a run: every count-th unit, beginning at the index-th. Parts run anywhere, in any order, and
+// are merged (merge.h) into the folder that one run would have written.
+struct Shard {
+  int64_t index = 1;  // 1 to count
+  int64_t count = 1;
+  bool operator==(const Shard&) const = default;
+  bool is_whole() const { return count == 1; }
+};
+std::string shard_name(const Shard& shard);  // "2/7"
+// "2/7". Throws Error{kUsage} naming the text.
+Shard parse_shard(std::string_view text);
+
 struct RunRequest {
   std::filesystem::path folder;
-  Protocol protocol;  // resolved (cases.h)
-  std::vector<Case> cases;
+  Protocol protocol;        // resolved (cases.h)
+  std::vector<Case> cases;  // in the order in which they are asked (order_by_looks)
   std::vector<ArmId> arms;  // N first; N2 is added where the protocol asks for a noise floor
+  Shard shard;
   RunIdentity identity;
   PolicyMode mode = PolicyMode::kKnee;
   CacheShape cache;
@@ -67,14 +84,14 @@ struct RunRequest {
 };
 
 struct RunSummary {
-  int64_t units = 0;                 // of the whole run
+  int64_t units = 0;                 // of the whole run, or of this shard
   int64_t units_resumed = 0;         // found finished
   std::vector<std::string> repairs;  // one sentence for each torn or uncommitted piece that was cut off
 };
 
 // A run on disk:
 //   protocol.json, cases.jsonl, run.json   written once, before the first case
-//   outcomes/ARM.jsonl                     one line a case, in case order
+//   outcomes/ARM.jsonl                     one line a case, in case order; an arm that stopped at a look ends there
 //   progress.jsonl                         one line a finished unit; a unit without its line never happened
 // Every unit appends its outcomes (fsync), then its progress line (fsync), so that a kill loses at most the unit that
 // was running. Nothing in these files depends on time or on the number of restarts: a resumed run ends with the same
@@ -82,14 +99,20 @@ struct RunSummary {
 //
 // `resume` on an empty or missing folder starts from the first case and says so in `repairs`.
 //
+// A protocol with looks stops arms between units (looks.h), and the run with the last of them; it cannot be sharded,
+// since a look needs every answer before it.
+//
 // Throws Error{kUsage} for a folder that is not empty unless `resume`, for one that holds other files than a run with
 // it, and for one that another process is writing; Error{kBadInput} where a resumed folder's protocol, cases, identity
 // or arms differ, naming the field and both values, and where committed outcomes were changed or lost;
 // Error{kInterrupted} on Ctrl-C, between units; and whatever the runner throws.
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner);
 
-// The plan: cases cut into units, panel by panel.
+// The plan: cases cut into units, look by look, panel by panel. `cases` stand in that order.
 std::vector<Unit> plan_units(const Protocol& protocol, const std::vector<Case>& cases, const std::vector<ArmId>& arms);
+
+// The units of one shard.
+std::vector<Unit> plan_shard(std::vector<Unit> units, const Shard& shard);
 
 // A run as it lies on disk, for verdicts, reports and `gate verify`.
 struct Run {
@@ -100,10 +123,13 @@ struct Run {
   CacheShape cache;
   std::vector<ArmId> arms;  // as run, N2 included
   std::vector<Case> cases;
-  std::vector<std::vector<Outcome>> outcomes;  // [arm][case], in the order of `arms` and `cases`
+  // [arm][case], in the order of `arms` and `cases`; shorter for an arm that stopped at an early look.
+  std::vector<std::vector<Outcome>> outcomes;
 };
-// Throws Error{kBadInput} naming file and line for anything malformed, missing, repeated or unfinished, and for the
-// folder of an earlier version, which lacks the cache shape and the policy mode.
+// Throws Error{kBadInput} naming file and line for anything malformed, missing, repeated or unfinished, for a shard,
+// and for the folder of an earlier version, which lacks the cache shape and the policy mode.
 Run read_run(const std::filesystem::path& folder);
+// The same without progress.jsonl and without the hashes in run.json, for checks that name what was changed.
+Run read_evidence(const std::filesystem::path& folder);
 
 }  // namespace asymkv

@@ -135,6 +135,7 @@ RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, c
     : folder_(request.folder),
       arms_(arms),
       lock_(request.lock ? request.lock : std::make_shared<FolderLock>(folder_, request.resume)) {
+  for (const Unit& unit : plan) unit_indices_.push_back(unit.index);
   start(request);
   resume(plan);
   for (const ArmId arm : arms_) {
@@ -157,8 +158,8 @@ void RunWriter::start(const RunRequest& request) {
   const bool may_write = !fs::exists(folder_ / run_files::kProgress);
   const std::string protocol = canonical_json(protocol_to_json(request.protocol));
   const std::string cases = cases_to_jsonl(request.cases);
-  const run_files::Header header{request.identity,  arms_,        sha256_hex(protocol),
-                                 sha256_hex(cases), request.mode, request.cache};
+  const run_files::Header header{request.identity, arms_,         sha256_hex(protocol), sha256_hex(cases),
+                                 request.mode,     request.cache, request.shard};
   check_or_write(run_files::kProtocol, protocol, may_write);
   check_or_write(run_files::kRun, canonical_json(run_files::header_to_json(header)), may_write);
   check_or_write(run_files::kCases, cases, may_write);
@@ -204,7 +205,7 @@ void RunWriter::resume(const std::vector<Unit>& plan) {
     repairs_.push_back(fmt::format("{}: cut {} bytes of a torn last line", path.string(), progress.torn_bytes));
   }
   const auto commits = run_files::parse_commits(progress.lines, path, plan);
-  run_files::verify_commits(folder_, arms_, commits);
+  run_files::read_commits(folder_, arms_, commits);
   units_done_ = std::ssize(commits);
   if (!commits.empty()) end_bytes_ = commits.back().end_bytes;
   cut_outcomes(plan);
@@ -235,10 +236,11 @@ void RunWriter::cut_outcomes(const std::vector<Unit>& plan) {
 }
 
 void RunWriter::commit(const Unit& unit, const std::vector<std::string>& lines) {
-  ASYMKV_CHECK(unit.index == units_done_ && lines.size() == arms_.size(), "unit {} after {} units, {} arms of {}",
-               unit.index, units_done_, lines.size(), arms_.size());
+  ASYMKV_CHECK(unit.index == unit_indices_.at(static_cast<size_t>(units_done_)) && lines.size() == arms_.size(),
+               "unit {} after {} units, {} arms of {}", unit.index, units_done_, lines.size(), arms_.size());
   Sha256 hash;
   for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].empty()) continue;  // an arm that stopped at an earlier look
     outcomes_[i]->append(lines[i]);
     hash.update(std::string_view(lines[i]));
     end_bytes_[std::string(arm_name(arms_[i]))] += std::ssize(lines[i]);

@@ -33,6 +33,7 @@ class RunWriter {
   std::filesystem::path folder_;
   std::vector<ArmId> arms_;
   std::shared_ptr<FolderLock> lock_;
+  std::vector<int64_t> unit_indices_;  // of the plan
   int64_t units_done_ = 0;
   std::map<std::string, int64_t> end_bytes_;  // by arm name
   std::vector<std::string> repairs_;

@@ -28,7 +28,8 @@ struct ArmSlot {
 // The smallest piece of work that a run commits: some cases of one panel, answered by all arms side by side. The cut
 // into units depends on protocol and arms alone, so a resumed run repeats identical batches.
 struct Unit {
-  int64_t index = 0;  // place in the run's plan, from 0
+  int64_t index = 0;     // place in the whole run's plan, from 0
+  int64_t look_idx = 0;  // the look it belongs to, from 0
   std::string panel;
   PanelKind kind = PanelKind::kRetrieval;
   std::vector<Case> cases;
