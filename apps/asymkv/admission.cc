@@ -14,6 +14,7 @@
 #include "asymkv/base/progress.h"
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/gate/certificate.h"
+#include "asymkv/gate/merge.h"
 #include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_folder.h"
@@ -98,9 +99,9 @@ RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& mo
   identity.config_sha256 = model.files.config_sha256;
   identity.tokenizer_sha256 = model.tokenizer.sha256();
   identity.build = build_id();
-  identity.worker = fmt::format("{}+{}", request.backends.attention->name(), request.backends.model->name());
+  identity.worker = worker_name(request.backends);
   if (std::ranges::any_of(arms, arm_uses_control_kernels) && request.backends.control != nullptr) {
-    identity.worker += fmt::format("; NR: {}", request.backends.control->name());
+    identity.worker += fmt::format("{}{}", kControlMark, request.backends.control->name());
   }
   identity.native_dtype = dtype_name(model.config().native_dtype);
   if (scales) identity.scales_sha256 = scales->set.source.substr(scales->set.source.find(':') + 1);
@@ -117,18 +118,6 @@ void check_bytes(const EngineRunner& runner, const ArmBytes& bytes) {
     ASYMKV_CHECK(inventory.planes.total() == count * slots, "arm {} holds {} bytes, its layout says {}", arm_name(arm),
                  inventory.planes.total(), count * slots);
   }
-}
-
-// Everything written after the last case; pure functions of the run's files, so a resumed run writes the same.
-AdmissionResult write_results(const FinishedRun& finished, const fs::path& folder) {
-  AdmissionResult result;
-  result.folder = folder;
-  result.model = finished.run.identity.model;
-  result.tier = finished.policy.tier;
-  result.certificate = write_certificate(finished, folder);
-  result.policy = write_policy_and_report(finished, folder);
-  result.table = render_table(finished.run, finished.judgement, finished.bytes_per_token, finished.policy);
-  return result;
 }
 
 // A file that nothing reads is a mistake of the caller's, not a default.
@@ -153,13 +142,54 @@ RunRequest open_run(const AdmissionRequest& request) {
   refuse_unread_files(request.protocol, request.files);
   run.protocol = resolve_data(request.protocol, request.files);
   require_attainable(run.protocol, "protocol " + run.protocol.name);
+  run.shard = request.shard;
   run.lock = std::make_shared<FolderLock>(run.folder, run.resume);
   return run;
 }
 
 }  // namespace
 
-AdmissionResult run_admission(const AdmissionRequest& request) {
+// Everything written after the last case; pure functions of the run's files, so a resumed run writes the same.
+AdmissionResult write_results(const FinishedRun& finished, const fs::path& folder) {
+  AdmissionResult result;
+  result.folder = folder;
+  result.model = finished.run.identity.model;
+  result.tier = finished.policy.tier;
+  result.certificate = write_certificate(finished, folder);
+  result.policy = write_policy_and_report(finished, folder);
+  result.table = render_table(finished.run, finished.judgement, finished.bytes_per_token, finished.policy);
+  return result;
+}
+
+Json result_to_json(const AdmissionResult& result) {
+  Json arms = Json::object();
+  for (const auto& [name, arm] : result.certificate.at("arms").items()) {
+    arms[name] = {{"vs", arm.value("vs", Json::object())}, {"panels", arm.at("panels")}};
+  }
+  Json answer = {{"model", result.model},
+                 {"probe", result.certificate.at("probe")},
+                 {"noise_floor", result.certificate.at("noise_floor")},
+                 {"arms", std::move(arms)},
+                 {"policy", result.policy},
+                 {"certificate", (result.folder / run_files::kCertificate).string()},
+                 {"report", (result.folder / run_files::kReport).string()}};
+  if (result.seconds) answer["seconds"] = *result.seconds;
+  if (!result.cost.empty()) answer["cost"] = cost_to_json(result.cost);
+  return answer;
+}
+
+void print_result(const AdmissionResult& result) {
+  fmt::print("{}certificate: {}\nreport:      {}\n", result.table, (result.folder / run_files::kCertificate).string(),
+             (result.folder / run_files::kReport).string());
+}
+
+int require_tier(const AdmissionResult& result, std::optional<Tier> required) {
+  if (!required || result.tier >= *required) return 0;
+  print_note("asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));
+  return 1;
+}
+
+std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   const RunClock clock;
   RunRequest run = open_run(request);
   const auto model = load_model(request.model, request.backends);
@@ -185,9 +215,13 @@ AdmissionResult run_admission(const AdmissionRequest& request) {
   const RunSummary summary = run_panels(run, meter);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
 
+  if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
+  if (!run.shard.is_whole()) {
+    write_shard_probe(run.folder, probe);
+    return std::nullopt;
+  }
   const FinishedRun finished = finish_run(read_run(run.folder), std::move(probe), read_admission_record(run.folder));
   check_bytes(runner, finished.bytes_per_token);
-  if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
   AdmissionResult result = write_results(finished, run.folder);
   result.seconds = clock.seconds();
   if (request.measure_cost) result.cost = meter.against_native(runner);

@@ -15,6 +15,7 @@
 #include "asymkv/runtime/backends.h"
 #include "command.h"
 #include "option_values.h"
+#include "run_record.h"
 
 namespace asymkv::app {
 namespace {
@@ -26,26 +27,18 @@ struct AdmitArguments {
   std::string path;
   std::string prefill;
   std::string mode = "knee";
-  std::string require_tier;
+  std::string required_tier;
+  std::string shard;
   std::string device = "cpu";
   bool json = false;
 };
 
-Json answer_json(const AdmissionResult& result) {
-  Json arms = Json::object();
-  for (const auto& [name, arm] : result.certificate.at("arms").items()) {
-    arms[name] = {{"vs", arm.value("vs", Json::object())}, {"panels", arm.value("panels", Json::object())}};
+void print_shard(const AdmitArguments& args, double seconds) {
+  if (args.json) {
+    print_json({{"shard", args.shard}, {"folder", args.request.folder.string()}, {"seconds", seconds}});
+  } else {
+    fmt::print("shard {} is finished: merge all of them with asymkv gate merge OUT DIR...\n", args.shard);
   }
-  Json answer = {{"model", result.model},
-                 {"probe", result.certificate.at("probe")},
-                 {"noise_floor", result.certificate.at("noise_floor")},
-                 {"arms", std::move(arms)},
-                 {"policy", result.policy},
-                 {"certificate", (result.folder / run_files::kCertificate).string()},
-                 {"report", (result.folder / run_files::kReport).string()},
-                 {"seconds", result.seconds}};
-  if (!result.cost.empty()) answer["cost"] = cost_to_json(result.cost);
-  return answer;
 }
 
 int run(const AdmitArguments& args) {
@@ -56,21 +49,25 @@ int run(const AdmitArguments& args) {
   if (!args.arms.empty()) request.arms = parse_arms(args.arms);
   request.mode = parse_policy_mode(args.mode);
   std::optional<Tier> required;
-  if (!args.require_tier.empty()) required = parse_tier(args.require_tier);
+  if (!args.required_tier.empty()) required = parse_tier(args.required_tier);
+  if (!args.shard.empty()) request.shard = parse_shard(args.shard);
+  if (required && !request.shard.is_whole()) {
+    throw_usage("--require: shard {} has no verdict; ask gate merge", args.shard);
+  }
   request.backends = select_backends(args.device);
-  const AdmissionResult result = run_admission(request);
+  const RunClock clock;
+  const std::optional<AdmissionResult> result = run_admission(request);
+  if (!result) {
+    print_shard(args, clock.seconds());
+    return 0;
+  }
   if (args.json) {
-    print_json(answer_json(result));
+    print_json(result_to_json(*result));
   } else {
-    fmt::print("{}{}", result.table, cost_lines(result.cost));
-    fmt::print("certificate: {}\nreport:      {}\n", (result.folder / run_files::kCertificate).string(),
-               (result.folder / run_files::kReport).string());
+    fmt::print("{}", cost_lines(result->cost));
+    print_result(*result);
   }
-  if (required && result.tier < *required) {
-    print_note("asymkv: tier {} was required, {} was reached\n", tier_name(*required), tier_name(result.tier));
-    return 1;
-  }
-  return 0;
+  return require_tier(*result, required);
 }
 
 void add_file_options(CLI::App& command, AdmissionRequest& request) {
@@ -91,7 +88,10 @@ void add_admit_command(CLI::App& root, Action& action) {
   CLI::App* command =
       root.add_subcommand("admit", "decide which KV formats may serve a model: probe, panels, certificate, policy");
   command->add_option("MODEL", args->request.model, "model folder (safetensors) or .gguf file")->required();
-  command->add_option("--protocol", args->protocol, "builtin (embedded models), quick (any model), or a JSON file")
+  command
+      ->add_option(
+          "--protocol", args->protocol,
+          "builtin (embedded models), quick (any model), three, worker4, reference7 (full panels), or a JSON file")
       ->capture_default_str();
   command->add_option("--arms", args->arms,
                       "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD or fewer, and the controls NR, QD; default: the protocol's");
@@ -99,7 +99,11 @@ void add_admit_command(CLI::App& root, Action& action) {
   command->add_option("--path", args->path, "worker or reference; default: the protocol's");
   command->add_option("--prefill", args->prefill, "shared or per-arm; default: the protocol's");
   command->add_option("--policy-mode", args->mode, "knee or certified")->capture_default_str();
-  command->add_option("--require", args->require_tier, "exit 1 unless this tier was reached: K16/V8 or K8/V8");
+  command->add_option("--require", args->required_tier, "exit 1 unless this tier was reached: K16/V8 or K8/V8");
+  command->add_option(
+      "--shard", args->shard,
+      "i/n, for example 2/7: run every n-th unit of work from the i-th on into --out; gate merge puts the "
+      "n folders together");
   command->add_flag("--resume", args->request.resume, "go on with the run in --out");
   command->add_flag("--measure-cost", args->request.measure_cost,
                     "afterwards run native alone, in batches of several sizes, and say what all arms cost beside it");

@@ -4,12 +4,16 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "admission.h"
 #include "asymkv/base/error.h"
 #include "asymkv/base/progress.h"
 #include "asymkv/gate/certificate_verify.h"
+#include "asymkv/gate/looks.h"
+#include "asymkv/gate/merge.h"
 #include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "command.h"
@@ -20,6 +24,8 @@ namespace {
 struct GateOptions {
   std::string protocol;
   std::filesystem::path folder;
+  std::vector<std::filesystem::path> shards;
+  std::string required_tier;
   bool json = false;
 };
 
@@ -27,6 +33,31 @@ struct GateOptions {
 std::string count_words(int64_t count, std::string_view unit) {
   const bool hisses = unit.ends_with('s') || unit.ends_with("ch") || unit.ends_with("sh") || unit.ends_with('x');
   return fmt::format("{} {}{}", count, unit, count == 1 ? "" : hisses ? "es" : "s");
+}
+
+// What looks save: the share of a panel's cases that a candidate is expected to take, by how much it really loses.
+void print_saving(const Protocol& p, const std::string& panel, int64_t count, double limit) {
+  std::string line = fmt::format("  {}: expected share of the cases asked:", panel);
+  for (const double loss : {0.0, 0.5 * limit, limit, 2.0 * limit, 0.5}) {
+    const auto expected = expect_panel(p, count, limit, loss);
+    line += fmt::format(" {:.0f}% ({} {:.3g}%),", 100.0 * expected.cases_share, loss == 0.0 ? "losing" : "at",
+                        100.0 * loss);
+  }
+  line.back() = '\n';
+  fmt::print("{}", line);
+}
+
+void print_looks(const Protocol& p) {
+  if (p.looks == Looks()) return;
+  std::string line;
+  const std::vector<double> levels = p.look_levels();
+  for (size_t i = 0; i < levels.size(); ++i) {
+    line += fmt::format("{} {:.3g}% of the cases at alpha {:.3g}", i == 0 ? "" : ",", 100.0 * p.looks.fractions[i],
+                        levels[i]);
+  }
+  fmt::print("  looks ({}):{}\n", stats::spending_name(p.looks.spending), line);
+  for (const RetrievalPanel& panel : p.retrieval) print_saving(p, panel.name(), panel.count, panel.limit);
+  if (p.math) print_saving(p, p.math->name(), p.math->count, p.margins.preservation_limit);
 }
 
 void print_protocol_for_people(const Protocol& p) {
@@ -47,6 +78,7 @@ void print_protocol_for_people(const Protocol& p) {
     fmt::print("  {}: {}, the last {} tokens of each scored\n", panel.name(), count_words(panel.documents, "document"),
                panel.scored_tokens);
   }
+  print_looks(p);
   fmt::print("  {} path, {} prefill; arms {}{}\n", run_path_name(p.path), prefill_name(p.prefill),
              join_arms(p.default_arms), p.noise_floor ? "; native runs twice" : "");
   fmt::print("  SHA-256 {}\n", protocol_sha256(p));
@@ -93,6 +125,18 @@ int verify(const GateOptions& options) {
   return mismatches.empty() ? 0 : 1;
 }
 
+int merge(const GateOptions& options) {
+  std::optional<Tier> required;
+  if (!options.required_tier.empty()) required = parse_tier(options.required_tier);
+  const AdmissionResult result = write_results(merge_shards(options.folder, options.shards), options.folder);
+  if (options.json) {
+    print_json(result_to_json(result));
+  } else {
+    print_result(result);
+  }
+  return require_tier(result, required);
+}
+
 }  // namespace
 
 void add_gate_command(CLI::App& root, Action& action) {
@@ -102,7 +146,10 @@ void add_gate_command(CLI::App& root, Action& action) {
   gate->footer("Example: asymkv gate verify runs/robust");
   CLI::App* protocol = gate->add_subcommand("protocol", "print a protocol");
   protocol->footer("Example: asymkv gate protocol builtin --json");
-  protocol->add_option("NAME", options->protocol, "built-in name (builtin, quick) or a JSON file")->required();
+  protocol
+      ->add_option("NAME", options->protocol,
+                   "built-in name (builtin, quick, three, worker4, reference7, ...) or a JSON file")
+      ->required();
   protocol->add_flag("--json", options->json, "one JSON object: the protocol file itself");
   protocol->callback([options, &action] { action = [options] { return print_protocol(*options); }; });
 
@@ -112,6 +159,16 @@ void add_gate_command(CLI::App& root, Action& action) {
   report->add_option("DIR", options->folder, "folder of the run")->required();
   report->add_flag("--json", options->json, "one JSON object on stdout");
   report->callback([options, &action] { action = [options] { return write_report(*options); }; });
+
+  CLI::App* merge_command = gate->add_subcommand(
+      "merge", "put the shards of one run of admit together and write its certificate, policy and report");
+  merge_command->footer("Example: asymkv gate merge run-fragile shard-1 shard-2 shard-3");
+  merge_command->add_option("OUT", options->folder, "folder of the merged run; must not hold anything")->required();
+  merge_command->add_option("DIR", options->shards, "folders of all shards, in any order")->required();
+  merge_command->add_option("--require", options->required_tier,
+                            "exit 1 unless this tier was reached: K16/V8 or K8/V8");
+  merge_command->add_flag("--json", options->json, "one JSON object on stdout, as admit --json");
+  merge_command->callback([options, &action] { action = [options] { return merge(*options); }; });
 
   CLI::App* verify_command = gate->add_subcommand(
       "verify", "recompute every count, bound, verdict and hash of a run; exit code 1 if one does not follow");
