@@ -237,8 +237,8 @@ std::vector<Mismatch> json_differences(const Json& recorded, const Json& recompu
 }
 
 Verification verify_run_folder(const fs::path& folder) {
-  if (fs::is_directory(folder) && !fs::exists(folder / kCertificate)) {
-    read_run(folder);  // says what kind of folder it is, if it is no finished run
+  if (fs::exists(folder / run_files::kRun) && !fs::exists(folder / kCertificate)) {
+    read_run(folder);  // a shard or an unfinished run says what it is
     throw_bad_input("{} has no {}: resume the run, which writes it", folder.string(), kCertificate);
   }
   return Verifier(folder).run();
