@@ -25,10 +25,13 @@ std::string loss_cell(const std::vector<LossJudgement>& panels) {
   return cell;
 }
 
-// "AD", and where a protocol has several controls "AD vs NR".
+// "AD", where a protocol has several controls "AD vs NR", and where it has looks "AD (look 2/4)".
 std::string arm_cell(const Run& run, const ArmJudgement& arm) {
   const bool several = run.protocol.controls.size() > 1;
-  return several ? fmt::format("{} vs {}", arm_name(arm.arm), arm_name(arm.control)) : std::string(arm_name(arm.arm));
+  std::string cell(arm_name(arm.arm));
+  if (several) cell += fmt::format(" vs {}", arm_name(arm.control));
+  if (arm.num_looks > 1) cell += fmt::format(" (look {}/{})", arm.look, arm.num_looks);
+  return cell;
 }
 
 std::vector<std::string> table_row(const Run& run, const ArmJudgement& arm, const ArmBytes& bytes) {

@@ -142,14 +142,23 @@ std::string tested(const ReportInputs& in) {
                                  prefill_name(p.prefill),
                                  p.chunk_tokens == 0 ? "whole prompt part" : grouped(p.chunk_tokens) + " tokens"));
   html += definition("Native type", html_escape(id.native_dtype));
-  html +=
-      definition("Cases", grouped(std::ssize(in.run.cases)) + ", answered by every arm: all comparisons are paired");
+  const bool looks = in.run.protocol.looks != Looks();
+  html += definition("Cases",
+                     grouped(std::ssize(in.run.cases)) +
+                         (looks ? ", asked look by look until an arm's verdict is clear" : ", answered by every arm") +
+                         ": all comparisons are paired");
   html += "</dl>\n" + panel_table(in);
   html +=
       "<p class=\"note\"><strong>Preservation</strong> asks how many answers that native gives right are lost. "
       "<strong>Aggregate</strong> asks how much the share of right answers changes when gains may make up for losses. "
       "Neither is always the stricter one. Both also need retrieval at every length and prediction loss to pass.</p>\n";
   return section("tested", "What was tested", html);
+}
+
+// "yes", and where a protocol has several looks the one at which the arm stopped.
+std::string certified_cell(const ArmJudgement& arm) {
+  const std::string look = arm.num_looks > 1 ? fmt::format(", at look {} of {}", arm.look, arm.num_looks) : "";
+  return (arm.certified ? "yes" : "no") + look;
 }
 
 std::string arms(const ReportInputs& in) {
@@ -162,7 +171,7 @@ std::string arms(const ReportInputs& in) {
     const int64_t bytes = in.bytes_per_token.at(arm.arm);
     table.add_row({row_header(in, arm), html_escape(arm_description(arm.arm)), code(exact_id(arm.arm, in.run.identity)),
                    grouped(bytes), percent(1.0 - static_cast<double>(bytes) / static_cast<double>(native), 1),
-                   badge(arm.preservation), badge(arm.aggregate), arm.certified ? "yes" : "no"});
+                   badge(arm.preservation), badge(arm.aggregate), certified_cell(arm)});
   }
   return section("arms", "Formats and verdicts", table.html());
 }
