@@ -124,6 +124,12 @@ class Commands(unittest.TestCase):
             self.assertIn(words, result.stderr, args)
             self.assertEqual(result.stdout, "", args)
 
+    def test_committed_examples_verify(self):
+        folders = [path.parent for path in (program.SOURCE / "examples").glob("*/certificate.json")]
+        self.assertTrue(folders)
+        for folder in folders:
+            program.run("gate", "verify", folder, check=0)
+
     def test_every_command_has_help_with_an_example(self):
         for command in ("admit", "calibrate", "probe", "generate", "doctor"):
             text = program.run(command, "--help", check=0).stdout
