@@ -97,10 +97,7 @@ void print_admission(const Repeats& repeats) {
 }
 
 std::vector<Look> four_looks(int64_t n, double alpha, Spending spending) {
-  const std::vector<double> levels = spend_alpha(alpha, std::vector<double>{0.25, 0.5, 0.75, 1.0}, spending);
-  std::vector<Look> looks;
-  for (size_t i = 0; i < levels.size(); ++i) looks.push_back({(n * static_cast<int64_t>(i + 1) + 3) / 4, levels[i]});
-  return looks;
+  return make_looks(n, alpha, std::vector<double>{0.25, 0.5, 0.75, 1.0}, spending);
 }
 
 void print_look_errors(const Repeats& repeats) {

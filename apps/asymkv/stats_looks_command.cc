@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,15 +36,8 @@ std::vector<stats::Look> make_looks(const LooksOptions& options) {
   if (options.n < 1 || options.n > stats::kMaxLookCases) {
     throw_usage("--n must be between 1 and {}, but it is {}", stats::kMaxLookCases, options.n);
   }
-  const std::vector<double> levels =
-      stats::spend_alpha(options.alpha.value(), options.fractions, stats::parse_spending(options.spending));
-  std::vector<stats::Look> looks;
-  for (size_t i = 0; i < levels.size(); ++i) {
-    // Rounded up, but 0.3 of 10 is 3 whatever its binary form.
-    const double cases = std::ceil(options.fractions[i] * static_cast<double>(options.n) - 1e-9);
-    looks.push_back({static_cast<int64_t>(cases), levels[i]});
-  }
-  return looks;
+  return stats::make_looks(options.n, options.alpha.value(), options.fractions,
+                           stats::parse_spending(options.spending));
 }
 
 Json looks_json(const std::vector<stats::LookRule>& rules, const std::vector<Expected>& expected, double alpha) {

@@ -1,7 +1,6 @@
 #include "asymkv/gate/looks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
@@ -47,9 +46,7 @@ bool stops(const Run& run, ArmId arm, const LookPlan& plan, int64_t look_idx) {
 }  // namespace
 
 int64_t panel_cases_at(int64_t count, double fraction) {
-  // A fraction like 0.3 of 10 must not become 4 by rounding.
-  const double share = std::ceil(fraction * static_cast<double>(count) - 1e-9);
-  return std::clamp<int64_t>(static_cast<int64_t>(share), 1, count);
+  return std::clamp<int64_t>(stats::cases_at(count, fraction), 1, count);
 }
 
 LookPlan plan_looks(const Protocol& protocol, const std::vector<Case>& cases) {

@@ -135,6 +135,17 @@ std::vector<double> spend_alpha(double alpha, std::span<const double> fractions,
   return levels;
 }
 
+int64_t cases_at(int64_t n, double fraction) {
+  return static_cast<int64_t>(std::ceil(fraction * static_cast<double>(n) - 1e-9));
+}
+
+std::vector<Look> make_looks(int64_t n, double alpha, std::span<const double> fractions, Spending spending) {
+  const std::vector<double> levels = spend_alpha(alpha, fractions, spending);
+  std::vector<Look> looks;
+  for (size_t i = 0; i < levels.size(); ++i) looks.push_back({cases_at(n, fractions[i]), levels[i]});
+  return looks;
+}
+
 int64_t most_losses(double limit, double alpha, int64_t n) {
   return most_losses_for_limit(n, limit, alpha).value_or(-1);
 }

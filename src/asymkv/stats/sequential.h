@@ -40,6 +40,10 @@ struct Look {
   int64_t cases;  // all up to this look
   double level;   // one-sided, of each bound judged at it
 };
+// Cases that a look at this fraction of n has: rounded up, but 0.3 of 10 is 3 whatever its binary form.
+int64_t cases_at(int64_t n, double fraction);
+// Looks at these fractions of n cases, with the levels of spend_alpha, whose errors it throws.
+std::vector<Look> make_looks(int64_t n, double alpha, std::span<const double> fractions, Spending spending);
 
 // What a binary endpoint with an upper limit decides at one look, by its losses so far. Between pass_most and the
 // others the run goes on; at the last look it is not established. Degraded goes before hopeless where both hold.
