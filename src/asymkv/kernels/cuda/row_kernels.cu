@@ -2,27 +2,14 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
+#include "asymkv/kernels/cuda/elementwise.cuh"
 #include "asymkv/kernels/cuda/row_kernels.h"
 #include "asymkv/kv/tiled_layout.h"
 
 namespace asymkv::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-
-unsigned blocks_for(int64_t elems) {
-  return static_cast<unsigned>(std::min<int64_t>((elems + kThreads - 1) / kThreads, 132 * 32));
-}
-
-__device__ __forceinline__ int64_t first_index() {
-  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
-__device__ __forceinline__ int64_t index_step() {
-  return int64_t{gridDim.x} * kThreads;
-}
 
 template <bool kBf16>
 __device__ __forceinline__ uint16_t to_16bit(float x) {

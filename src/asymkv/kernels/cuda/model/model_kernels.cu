@@ -2,28 +2,16 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cfloat>
 #include <cstdint>
 
+#include "asymkv/kernels/cuda/elementwise.cuh"
 #include "asymkv/kernels/cuda/model/model_kernels.h"
 
 namespace asymkv::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kWarpRowElems = 512;  // shorter rows are normed by a warp each
-
-unsigned blocks_for(int64_t elems) {
-  return static_cast<unsigned>(std::min<int64_t>((elems + kThreads - 1) / kThreads, 132 * 32));
-}
-
-__device__ __forceinline__ int64_t first_index() {
-  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
-__device__ __forceinline__ int64_t index_step() {
-  return int64_t{gridDim.x} * kThreads;
-}
 
 __device__ __forceinline__ float warp_sum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
