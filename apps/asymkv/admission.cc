@@ -104,7 +104,7 @@ RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& mo
     identity.worker += fmt::format("{}{}", kControlMark, request.backends.control->name());
   }
   identity.native_dtype = dtype_name(model.config().native_dtype);
-  if (scales) identity.scales_sha256 = scales->set.source.substr(scales->set.source.find(':') + 1);
+  if (scales) identity.scales_sha256 = scales_sha256(scales->set.source);
   return identity;
 }
 

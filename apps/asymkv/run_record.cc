@@ -6,6 +6,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/engine/scales.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/kv/key_transform.h"
 #include "command.h"
@@ -72,10 +73,9 @@ SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const Reque
 
 Record::Scales scale_facts(const KvCache& cache) {
   const std::string& source = cache.config().scale_source;
-  const size_t colon = source.find(':');
   Record::Scales scales;
-  scales.source = source.substr(0, colon);
-  if (colon != std::string::npos) scales.sha256 = source.substr(colon + 1);
+  scales.source = source.substr(0, source.find(':'));
+  scales.sha256 = scales_sha256(source);
   return scales;
 }
 

@@ -1,6 +1,7 @@
 #include "served_policy.h"
 
-#include "asymkv/engine/cache_setup.h"
+#include "asymkv/engine/scales.h"
+#include "asymkv/gate/run_files.h"
 #include "asymkv/kv/key_transform.h"
 #include "run_record.h"
 
@@ -18,7 +19,7 @@ void ServedPolicy::apply(KvOptions& kv) {
   if (file_.empty()) return;
   policy_ = read_serving_policy(file_);
   kv.kv = policy_->key + "/" + policy_->value;
-  if (policy_->scale == "fixed") kv.scale = (file_.parent_path() / "scales.json").string();
+  if (policy_->scale == "fixed") kv.scale = (file_.parent_path() / run_files::kScales).string();
 }
 
 void ServedPolicy::require(const LoadedModel& model, const KvCache& cache, std::string_view path,
@@ -30,8 +31,7 @@ void ServedPolicy::require(const LoadedModel& model, const KvCache& cache, std::
   served.tokenizer_sha256 = model.tokenizer.sha256();
   served.worker = worker_name(model.decoder.backends());
   served.build = build_id();
-  const std::string& source = cache.config().scale_source;
-  if (policy_->scale == "fixed") served.scales_sha256 = source.substr(source.find(':') + 1);
+  if (policy_->scale == "fixed") served.scales_sha256 = scales_sha256(cache.config().scale_source);
   if (!policy_->terms.transform_sha256.empty()) {
     served.transform_sha256 = key_transforms_sha256(cache.config().transforms);
   }

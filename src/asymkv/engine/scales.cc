@@ -93,6 +93,11 @@ std::optional<float> read_side(const Json& layer, const std::string& side, const
 
 }  // namespace
 
+std::string scales_sha256(std::string_view source) {
+  const size_t colon = source.find(':');
+  return colon == std::string_view::npos ? std::string() : std::string(source.substr(colon + 1));
+}
+
 ScaleSet unit_scales(int64_t num_layers) {
   return {"unit", std::vector<LayerScaleSet>(static_cast<size_t>(num_layers), {1.0F, 1.0F, 1.0F}), {}};
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "asymkv/engine/loaded_model.h"
@@ -23,6 +24,9 @@ struct ScaleSet {
   std::vector<LayerScaleSet> layers;
   std::string origin;  // the file or folder they were read from, for errors; empty if none
 };
+
+// The hash in a source, empty where it has none.
+std::string scales_sha256(std::string_view source);
 
 ScaleSet unit_scales(int64_t num_layers);
 // The scales a checkpoint carries. Throws Error{kBadInput} if it carries none, or a non-finite or non-positive one.
