@@ -10,7 +10,6 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
-#include "asymkv/base/hash.h"
 #include "asymkv/gate/certificate_verify.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_writer.h"
@@ -26,7 +25,6 @@ constexpr std::string_view kProbe = "probe.json";
 struct ShardFolder {
   fs::path folder;
   run_files::Header header;
-  std::string cases;                            // bytes of cases.jsonl
   std::vector<int64_t> units;                   // indices in the whole run's plan
   std::vector<std::vector<std::string>> lines;  // [unit][arm]
   AdmissionRecord record;
@@ -39,12 +37,6 @@ run_files::Header read_header(const fs::path& folder) {
   run_files::Header header = run_files::header_from_json(read_json_file(path), path.string());
   if (header.shard.is_whole()) throw_bad_input("{} is a whole run, no shard of one", folder.string());
   return header;
-}
-
-std::string read_hashed(const fs::path& path, const std::string& sha256) {
-  std::string bytes = read_text_file(path);
-  if (sha256_hex(bytes) != sha256) throw_bad_input("{} was changed after the run began", path.string());
-  return bytes;
 }
 
 std::vector<Unit> plan_of(const run_files::Header& header, const Protocol& protocol, const std::vector<Case>& cases) {
@@ -79,8 +71,8 @@ ShardFolder read_shard(const fs::path& folder, const ShardFolder* first) {
   shard.folder = folder;
   shard.header = read_header(folder);
   const fs::path protocol_path = folder / run_files::kProtocol;
-  read_hashed(protocol_path, shard.header.protocol_sha256);
-  shard.cases = read_hashed(folder / run_files::kCases, shard.header.cases_sha256);
+  run_files::check_hash(protocol_path, shard.header.protocol_sha256);
+  run_files::check_hash(folder / run_files::kCases, shard.header.cases_sha256);
   const fs::path probe = folder / kProbe, scales = folder / run_files::kScales;
   if (!fs::exists(probe)) throw_bad_input("{} is missing: resume the shard", probe.string());
   shard.probe = probe_from_json(read_json_file(probe), probe.string());

@@ -14,7 +14,7 @@ constexpr uint64_t kSeed = 20261129;
 
 // Panels for the embedded models, small enough for two cores. Why these counts and limits:
 // docs/decisions/0003-builtin-protocol.md.
-void add_embedded_panels(Protocol& p, int64_t math_cases) {
+Protocol with_embedded_panels(Protocol p, int64_t math_cases) {
   RetrievalPanel near;
   near.length = 1024;
   near.count = 132;
@@ -43,11 +43,12 @@ void add_embedded_panels(Protocol& p, int64_t math_cases) {
   loss.scored_tokens = 512;
   loss.cases_per_unit = 4;
   p.loss = {loss};
+  return p;
 }
 
 // The full panels, for models of any tokenizer: 200 retrieval cases at each length, all of GSM8K's test questions, 160
 // documents. Fewer would leave too little room: 200 perfect cases bring the bound to 3.04 % at .05 / 24.
-void add_full_panels(Protocol& p) {
+Protocol with_full_panels(Protocol p) {
   RetrievalPanel near;
   near.length = 1024;
   near.count = 200;
@@ -81,6 +82,7 @@ void add_full_panels(Protocol& p) {
   long_loss.document_tokens = 8192;
   long_loss.cases_per_unit = 1;
   p.loss = {loss, long_loss};
+  return p;
 }
 
 Protocol certifying(std::string_view name, int64_t divisor, std::vector<ArmId> arms) {
@@ -98,8 +100,7 @@ Protocol make_builtin() {
   // 10 candidate arms x 4 bounds each.
   Protocol p = certifying("builtin", 40, {ArmId::kN});
   std::ranges::remove_copy_if(all_arms(), std::back_inserter(p.default_arms), arm_is_control);
-  add_embedded_panels(p, 336);
-  return p;
+  return with_embedded_panels(std::move(p), 336);
 }
 
 // The seven arms of published reference studies: every read, prefill included, from stored bytes; 6 candidates x 4
@@ -113,15 +114,11 @@ Protocol reference7(std::string_view name) {
 }
 
 Protocol make_reference7() {
-  Protocol p = reference7("reference7");
-  add_full_panels(p);
-  return p;
+  return with_full_panels(reference7("reference7"));
 }
 
 Protocol make_reference7_embedded() {
-  Protocol p = reference7("reference7-embedded");
-  add_embedded_panels(p, 308);
-  return p;
+  return with_embedded_panels(reference7("reference7-embedded"), 308);
 }
 
 // As served: two native controls from independent kernels, fixed K16/V8 and dynamic K8/V8, each against each control; 2
@@ -133,22 +130,16 @@ Protocol worker4(std::string_view name) {
 }
 
 Protocol make_worker4() {
-  Protocol p = worker4("worker4");
-  add_full_panels(p);
-  return p;
+  return with_full_panels(worker4("worker4"));
 }
 
 Protocol make_worker4_embedded() {
-  Protocol p = worker4("worker4-embedded");
-  add_embedded_panels(p, 252);
-  return p;
+  return with_embedded_panels(worker4("worker4-embedded"), 252);
 }
 
 // Native, K16/V8 and K8/V8 at 98.75 % a bound.
 Protocol make_three() {
-  Protocol p = certifying("three", 4, {ArmId::kN, ArmId::kAD, ArmId::kSD});
-  add_full_panels(p);
-  return p;
+  return with_full_panels(certifying("three", 4, {ArmId::kN, ArmId::kAD, ArmId::kSD}));
 }
 
 // A first look at any model: bounds are printed, nothing is certified.

@@ -142,6 +142,13 @@ Commit commit_from_json(const Json& json, std::string_view origin) {
   return commit;
 }
 
+void check_hash(const std::filesystem::path& path, const std::string& expected) {
+  const std::string found = sha256_file_hex(path);
+  if (found == expected) return;
+  throw_bad_input("{} has SHA-256 {}, but run.json names {}: it was changed after the run began", path.string(), found,
+                  expected);
+}
+
 std::vector<std::string> progress_lines(const std::filesystem::path& path) {
   const std::string text = read_text_file(path);
   std::vector<std::string> lines;

@@ -53,6 +53,9 @@ struct Commit {
 Json commit_to_json(const Commit& commit);
 Commit commit_from_json(const Json& json, std::string_view origin);
 
+// Throws Error{kBadInput} naming the file, unless its SHA-256 is the one that run.json names.
+void check_hash(const std::filesystem::path& path, const std::string& expected);
+
 // The lines of progress.jsonl, none of them torn. Throws Error{kBadInput} naming the file.
 std::vector<std::string> progress_lines(const std::filesystem::path& path);
 

@@ -12,6 +12,7 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/base/interrupt.h"
 #include "asymkv/base/json_fields.h"
+#include "asymkv/base/number.h"
 #include "asymkv/base/progress.h"
 #include "asymkv/gate/looks.h"
 #include "asymkv/gate/run_files.h"
@@ -101,6 +102,7 @@ class ActiveArms {
     run_.cases = request.cases;
     run_.arms = arms;
     run_.outcomes.resize(arms.size());
+    if (request.protocol.looks == Looks()) return;  // nothing is judged before the end
     for (size_t i = 0; i < arms.size(); ++i) {
       const auto path = run_files::outcomes_path(request.folder, arms[i]);
       if (std::filesystem::exists(path)) run_.outcomes[i] = read_outcomes(path, arms[i]);
@@ -183,8 +185,8 @@ std::vector<Outcome> read_arm(const std::filesystem::path& folder, ArmId arm, co
 }
 
 // The units of a finished run: those of every look that some arm had to answer.
-int64_t units_due(const Run& run, const std::vector<Unit>& plan) {
-  const int64_t most = std::ranges::max(cases_due(run));
+int64_t units_due(const std::vector<int64_t>& due, const std::vector<Unit>& plan) {
+  const int64_t most = std::ranges::max(due);
   int64_t units = 0, cases = 0;
   for (const Unit& unit : plan) {
     cases += std::ssize(unit.cases);
@@ -226,20 +228,12 @@ Unit next_unit(const PanelPlan& panel, std::span<const Case> asked, size_t& next
 }
 
 // Every arm answered what the protocol's looks ask of it.
-void check_answered(const std::filesystem::path& folder, const Run& run) {
-  const std::vector<int64_t> due = cases_due(run);
+void check_answered(const std::filesystem::path& folder, const Run& run, const std::vector<int64_t>& due) {
   for (size_t i = 0; i < run.arms.size(); ++i) {
     if (std::ssize(run.outcomes[i]) == due[i]) continue;
     throw_bad_input("{} answers {} of {} cases: resume the run", run_files::outcomes_path(folder, run.arms[i]).string(),
                     run.outcomes[i].size(), due[i]);
   }
-}
-
-void check_hash(const std::filesystem::path& path, const std::string& expected) {
-  const std::string found = sha256_file_hex(path);
-  if (found == expected) return;
-  throw_bad_input("{} has SHA-256 {}, but run.json names {}: it was changed after the run began", path.string(), found,
-                  expected);
 }
 
 }  // namespace
@@ -308,29 +302,28 @@ std::string shard_name(const Shard& shard) {
 
 Shard parse_shard(std::string_view text) {
   const size_t slash = text.find('/');
-  const auto number = [&](std::string_view digits) -> int64_t {
-    const bool ok = !digits.empty() && digits.size() <= 6 && digits.front() != '0' &&
-                    digits.find_first_not_of("0123456789") == std::string_view::npos;
-    return ok ? std::stoll(std::string(digits)) : 0;
-  };
-  Shard shard{0, 0};
-  if (slash != std::string_view::npos) shard = {number(text.substr(0, slash)), number(text.substr(slash + 1))};
-  if (shard.index >= 1 && shard.index <= shard.count) return shard;
+  if (slash != std::string_view::npos) {
+    const auto index = parse_number<int64_t>(text.substr(0, slash));
+    const auto count = parse_number<int64_t>(text.substr(slash + 1));
+    // Written back, so that 02/7 is not a second name of 2/7.
+    const Shard shard{index.value_or(0), count.value_or(0)};
+    if (shard.index >= 1 && shard.index <= shard.count && shard_name(shard) == text) return shard;
+  }
   throw_usage("shard \"{}\" must be i/n with i from 1 to n, for example 2/7", text);
 }
 
 Run read_evidence(const std::filesystem::path& folder) {
   Run run = read_description(folder);
   for (const ArmId arm : run.arms) run.outcomes.push_back(read_arm(folder, arm, run.cases));
-  check_answered(folder, run);
+  check_answered(folder, run, cases_due(run));
   return run;
 }
 
 Run read_run(const std::filesystem::path& folder) {
   const auto header_path = folder / run_files::kRun;
   const run_files::Header header = run_files::header_from_json(read_json_file(header_path), header_path.string());
-  check_hash(folder / run_files::kProtocol, header.protocol_sha256);
-  check_hash(folder / run_files::kCases, header.cases_sha256);
+  run_files::check_hash(folder / run_files::kProtocol, header.protocol_sha256);
+  run_files::check_hash(folder / run_files::kCases, header.cases_sha256);
   Run run = read_description(folder);
   std::vector<ArmId> asked = run.arms;
   std::erase(asked, ArmId::kN2);
@@ -339,10 +332,11 @@ Run read_run(const std::filesystem::path& folder) {
   const auto commits = run_files::parse_commits(run_files::progress_lines(progress_path), progress_path, plan);
   run_files::read_commits(folder, run.arms, commits);
   for (const ArmId arm : run.arms) run.outcomes.push_back(read_arm(folder, arm, run.cases));
-  if (const int64_t due = units_due(run, plan); std::ssize(commits) != due) {
-    throw_bad_input("{} has finished {} of {} units: resume the run", folder.string(), commits.size(), due);
+  const std::vector<int64_t> due = cases_due(run);
+  if (const int64_t units = units_due(due, plan); std::ssize(commits) != units) {
+    throw_bad_input("{} has finished {} of {} units: resume the run", folder.string(), commits.size(), units);
   }
-  check_answered(folder, run);
+  check_answered(folder, run, due);
   return run;
 }
 
