@@ -170,12 +170,20 @@ CacheInventory KvCache::inventory() const {
   inventory.num_pages = config_.num_pages;
   inventory.num_layers = config_.num_layers;
   const PageBytes page = layout_.page_bytes();
+  const int64_t k_padding = layout_.k_page_stride_bytes() - page.k_payload;
   for (const LayerPlanes& planes : planes_) {
-    // What was allocated, measured; the payload share of a plane follows from its page count.
-    const int64_t bytes = static_cast<int64_t>(planes.k.size() + planes.v.size()) + planes.blocks.bytes();
-    inventory.planes.k_payload += config_.num_pages * page.k_payload;
-    inventory.planes.v_payload += config_.num_pages * page.v_payload;
-    inventory.planes.padding += bytes - config_.num_pages * (page.k_payload + page.v_payload);
+    // What was allocated, measured. In host memory each side's planes are its own, so that bytes that are missing from
+    // one and too many in the other show; a tiled block holds both.
+    if (config_.memory == KvMemory::kHost) {
+      inventory.planes.k_payload += std::ssize(planes.k) - config_.num_pages * k_padding;
+      inventory.planes.v_payload += std::ssize(planes.v) - config_.num_pages * (page.padding - k_padding);
+      inventory.planes.padding += config_.num_pages * page.padding;
+    } else {
+      const int64_t payload = config_.num_pages * (page.k_payload + page.v_payload);
+      inventory.planes.k_payload += config_.num_pages * page.k_payload;
+      inventory.planes.v_payload += config_.num_pages * page.v_payload;
+      inventory.planes.padding += planes.blocks.bytes() - payload;
+    }
     // On the device both sides' scales share a plane.
     const int64_t tiled_k_scales = layout_.has_k_scales() && layout_.has_v_scales() ? planes.scales.bytes() / 2
                                    : layout_.has_k_scales()                         ? planes.scales.bytes()
