@@ -88,7 +88,7 @@ int64_t read_latent_dim(const ShapeSource& source) {
   return sum;
 }
 
-// One whole sequence of the longest kind in 64-bit elements must be countable in bytes.
+// The longest sequence, in elements of eight bytes, must be countable: no format and no sum of sides takes more.
 void check_countable(const LayerGroup& group, int64_t max_positions, std::string_view origin) {
   int64_t row = 0;
   bool overflow = __builtin_add_overflow(group.k_head_dim, group.v_head_dim, &row);
@@ -99,8 +99,10 @@ void check_countable(const LayerGroup& group, int64_t max_positions, std::string
     overflow |= __builtin_mul_overflow(bytes, factor, &bytes);
   }
   if (overflow) {
-    throw_bad_input("{}: num_hidden_layers {} x {} tokens of its {} layers take more bytes than 64 bits count", origin,
-                    group.num_layers, tokens, layer_kind_name(group.kind));
+    throw_bad_input(
+        "{}: {} {} layers over {} tokens take more bytes than 64 bits count; look at head_dim, num_key_value_heads, "
+        "sliding_window and max_position_embeddings",
+        origin, group.num_layers, layer_kind_name(group.kind), tokens);
   }
 }
 
@@ -123,6 +125,10 @@ LayerGroup read_group(const Decoder& decoder, LayerKind kind, const LayerKinds& 
   return group;
 }
 
+bool same_geometry(const HeadShape& a, const HeadShape& b) {
+  return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim;
+}
+
 void decide(ModelShape& shape, const ShapeSource& source, const LayerKinds& layers, const HeadShape& full,
             const HeadShape& sliding) {
   const auto has = [&shape](LayerKind kind) {
@@ -139,7 +145,7 @@ void decide(ModelShape& shape, const ShapeSource& source, const LayerKinds& laye
   } else if (has(LayerKind::kLinear)) {
     set(ShapeVerdict::kAccountOnly, layers.key,
         "gives some layers a recurrent state, counted in the native dtype; the runtime does not serve it");
-  } else if (has(LayerKind::kFull) && has(LayerKind::kSliding) && full != sliding) {
+  } else if (has(LayerKind::kFull) && has(LayerKind::kSliding) && !same_geometry(full, sliding)) {
     set(ShapeVerdict::kAccountOnly, "global_head_dim",
         "gives full and sliding layers heads of their own; the runtime serves one geometry");
   } else if (shape.num_q_heads / heads.num_kv_heads > kMaxQueryGroup) {
@@ -218,10 +224,12 @@ ModelShape shape_from_config(const Json& json, std::string_view origin) {
                                      outer ? outer_type : shape.model_type);
     return refused(std::move(shape), std::move(key), std::move(reason));
   }
-  if (const auto key = unknown_attention_key(source.json, *family)) {
-    return refused(std::move(shape), source.name(*key),
-                   fmt::format("{} is not known for {} and may change what its layers store", source.name(*key),
-                               family->model_type));
+  for (const ShapeSource& level : {source, ShapeSource{json, std::string(origin), ""}}) {
+    if (const auto key = unknown_attention_key(level.json, *family)) {
+      return refused(std::move(shape), level.name(*key),
+                     fmt::format("{} is not known for {} and may change what its layers store", level.name(*key),
+                                 family->model_type));
+    }
   }
   if (nested) check_outer_keys(json, source.json, origin);
   read_native_dtype(json, source.json, origin, shape);

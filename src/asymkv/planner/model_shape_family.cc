@@ -11,8 +11,12 @@ constexpr ShapeFamily uniform(std::string_view model_type) {
   return {.model_type = model_type, .kv_heads_may_default = true, .head_dim_may_default = true};
 }
 
-constexpr ShapeFamily pattern(std::string_view model_type, int64_t period) {
-  return {.model_type = model_type, .layers = LayerRule::kPattern, .pattern = period};
+constexpr ShapeFamily pattern(std::string_view model_type, int64_t period, bool may_default) {
+  return {.model_type = model_type,
+          .layers = LayerRule::kPattern,
+          .pattern = period,
+          .kv_heads_may_default = may_default,
+          .head_dim_may_default = may_default};
 }
 
 constexpr std::array kFamilies = {
@@ -40,18 +44,19 @@ constexpr std::array kFamilies = {
     ShapeFamily{.model_type = "ministral3", .layers = LayerRule::kWindow},
     ShapeFamily{
         .model_type = "phi3", .layers = LayerRule::kWindow, .kv_heads_may_default = true, .head_dim_may_default = true},
-    pattern("gemma2", 2),
-    pattern("gemma3_text", 6),
-    pattern("gpt_oss", 2),
-    pattern("cohere2", 4),
-    pattern("olmo3", 4),
-    pattern("exaone4", 0),
+    pattern("gemma2", 2, false),
+    pattern("gemma3_text", 6, false),
+    pattern("gpt_oss", 2, false),
+    pattern("cohere2", 4, true),
+    pattern("olmo3", 4, true),
+    pattern("exaone4", 0, true),
     ShapeFamily{.model_type = "gemma4_text", .layers = LayerRule::kListed, .heads = HeadRule::kTwoGeometries},
     ShapeFamily{.model_type = "qwen3_next", .layers = LayerRule::kInterval},
     ShapeFamily{.model_type = "qwen3_5_text", .layers = LayerRule::kInterval},
     ShapeFamily{.model_type = "qwen3_5_moe_text", .layers = LayerRule::kInterval},
     ShapeFamily{.model_type = "deepseek_v2", .layers = LayerRule::kLatent},
     ShapeFamily{.model_type = "deepseek_v3", .layers = LayerRule::kLatent},
+    ShapeFamily{.model_type = "deepseek_v32", .layers = LayerRule::kLatent},
 };
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kWrappers = {{

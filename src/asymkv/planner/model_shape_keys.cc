@@ -25,7 +25,7 @@ constexpr auto kWords = std::to_array<std::string_view>({
 constexpr auto kOtherParts = std::to_array<std::string_view>({"expert", "experts", "moe", "mlp", "router", "token"});
 
 constexpr auto kCommon = std::to_array<std::string_view>(
-    {"num_attention_heads", "n_head", "num_key_value_heads", "head_dim", "layer_types", "use_sliding_window"});
+    {"num_attention_heads", "n_head", "num_key_value_heads", "head_dim", "layer_types"});
 
 // Known to leave the number of stored elements alone: biases, norms, scales, dropout, choices of kernel, the type of a
 // quantity, tables of the forward pass.
@@ -58,10 +58,11 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "query_pre_attn_scalar",
     "rope_local_base_freq",
     "use_cache",
-    "use_query_norm",
-    "use_shared_embedding",
+    "use_parallel_block",
 });
 
+constexpr auto kSwitchedKeys =
+    std::to_array<std::string_view>({"sliding_window", "sliding_window_size", "use_sliding_window"});
 constexpr auto kWindowKeys = std::to_array<std::string_view>({"sliding_window", "sliding_window_size"});
 constexpr auto kPatternKeys = std::to_array<std::string_view>(
     {"sliding_window", "sliding_window_size", "sliding_window_pattern", "_sliding_window_pattern"});
@@ -87,6 +88,7 @@ Keys layer_keys(LayerRule rule) {
       return {};
     case LayerRule::kSwitched:
     case LayerRule::kFromLayer:
+      return kSwitchedKeys;
     case LayerRule::kWindow:
     case LayerRule::kListed:
       return kWindowKeys;
@@ -150,8 +152,8 @@ std::optional<std::string> unknown_attention_key(const Json& object, const Shape
 bool is_decoder_key(const std::string& key) {
   constexpr auto kSizes =
       std::to_array<std::string_view>({"hidden_size", "num_hidden_layers", "num_layers", "n_layer"});
-  for (const Keys keys : {Keys(kSizes), Keys(kCommon), Keys(kPatternKeys), Keys(kIntervalKeys), Keys(kLatentKeys),
-                          Keys(kFalconKeys), Keys(kChatGlmKeys), Keys(kTwoGeometriesKeys)}) {
+  for (const Keys keys : {Keys(kSizes), Keys(kCommon), Keys(kSwitchedKeys), Keys(kPatternKeys), Keys(kIntervalKeys),
+                          Keys(kLatentKeys), Keys(kFalconKeys), Keys(kChatGlmKeys), Keys(kTwoGeometriesKeys)}) {
     if (holds(keys, key)) return true;
   }
   return false;

@@ -49,6 +49,11 @@ LayerKinds listed_kinds(const ShapeSource& source, const ShapeFamily& family, in
                                      source.name("layer_types"), type.dump(), family.model_type)};
     }
   }
+  // transformers makes gemma4's last layer a full one, whatever the list says.
+  if (family.heads == HeadRule::kTwoGeometries && result.kinds.back() != LayerKind::kFull) {
+    throw_bad_input("{}: layer_types ends with {}, but the last layer of {} is a full one", source.origin,
+                    types.back().dump(), family.model_type);
+  }
   return result;
 }
 
@@ -122,9 +127,13 @@ HeadShape standard_heads(const ShapeSource& source, const ShapeFamily& family, i
   heads.key =
       source.has("num_key_value_heads") || !family.kv_heads_may_default ? "num_key_value_heads" : "num_attention_heads";
   heads.num_kv_heads = heads.key == "num_attention_heads" ? num_q_heads : source.count(heads.key);
-  if (source.has("head_dim") || !family.head_dim_may_default) {
+  if (source.has("head_dim")) {
     heads.head_dim = source.count("head_dim");
     return heads;
+  }
+  if (!family.head_dim_may_default) {
+    throw_bad_input("{}: head_dim is missing, and for {} it does not follow from hidden_size; add it to the file",
+                    source.origin, family.model_type);
   }
   const int64_t hidden_size = source.count("hidden_size");
   if (hidden_size % num_q_heads != 0) {

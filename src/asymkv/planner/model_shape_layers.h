@@ -28,7 +28,6 @@ struct HeadShape {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // of keys and of values
   std::string key = {};  // of the KV heads
-  bool operator==(const HeadShape&) const = default;
 };
 // num_q_heads: a positive multiple of the KV heads, else throws Error{kBadInput}.
 HeadShape read_heads(const ShapeSource& source, const ShapeFamily& family, LayerKind kind, int64_t num_q_heads);
