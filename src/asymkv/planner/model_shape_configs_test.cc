@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "asymkv/base/file.h"
 #include "asymkv/kv/layout.h"
 #include "asymkv/planner/model_shape.h"
 
@@ -75,9 +76,13 @@ constexpr Published kPublished[] = {
     {"llama-4-scout", kRefuse, "text_config.model_type", 0, 0},
 };
 
-std::filesystem::path configs_folder() {
+std::filesystem::path source_folder() {
   const char* source = std::getenv("ASYMKV_SOURCE_DIR");
-  return std::filesystem::path(source == nullptr ? "." : source) / "src/asymkv/planner/testdata/configs";
+  return source == nullptr ? "." : source;
+}
+
+std::filesystem::path configs_folder() {
+  return source_folder() / "src/asymkv/planner/testdata/configs";
 }
 
 ModelShape published_shape(const std::string& name) {
@@ -119,6 +124,15 @@ TEST(PublishedConfigs, VerdictKeyAndBytesOfEach) {
     EXPECT_THAT(shape.reason, HasSubstr(row.key)) << "the reason names the key";
     EXPECT_EQ(growing_bytes(shape), row.growing_bytes);
     EXPECT_EQ(fixed_bytes(shape), row.fixed_bytes);
+  }
+}
+
+TEST(PublishedConfigs, TheDocumentNamesEachModelType) {
+  const std::string document = read_text_file(source_folder() / "docs/capacity.md");
+  for (const Published& row : kPublished) {
+    const ModelShape shape = published_shape(row.name);
+    if (shape.deciding_key.ends_with("model_type")) continue;  // not known
+    EXPECT_THAT(document, HasSubstr("`" + shape.model_type + "`")) << row.name;
   }
 }
 
