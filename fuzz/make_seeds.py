@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes fuzz/corpus/fuzz_safetensors and fuzz/corpus/fuzz_gguf: tiny valid files for the fuzzers to start from.
+"""Writes fuzz/corpus/fuzz_config, fuzz_safetensors and fuzz_gguf: tiny valid files for the fuzzers to start from.
 
 Standard library only; the files are deterministic and committed.
 """
@@ -73,6 +73,41 @@ def block_types():
     return gguf([value("general.alignment", U32, struct.pack("<I", 32))], tensors)
 
 
+def config(model_type, **changes):
+    """A config.json that planner and runtime both read."""
+    values = {"model_type": model_type, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64,
+              "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "torch_dtype": "bfloat16"}
+    if model_type.startswith("gemma"):
+        values |= {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 16, "sliding_window": 16}
+    else:
+        values |= {"hidden_act": "silu"}
+    return {key: value for key, value in (values | changes).items() if value != "absent"}
+
+
+def configs():
+    types = ["sliding_attention", "full_attention"] * 2
+    linear = {f"linear_{key}": 2 for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim",
+                                             "conv_kernel_dim")}
+    return {
+        "llama": config("llama", head_dim="absent", num_key_value_heads="absent"),
+        "qwen2": config("qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=2),
+        "qwen3": config("qwen3", use_sliding_window=False, sliding_window=None),
+        "mistral": config("mistral", sliding_window=16),
+        "phi3": config("phi3", sliding_window=128),
+        "gemma2": config("gemma2"),
+        "gemma3": config("gemma3_text", layer_types=types),
+        "nested": {"model_type": "gemma3", "dtype": "bfloat16", "text_config": config("gemma3_text")},
+        "two_geometries": config("gemma4_text", layer_types=types, global_head_dim=32, num_global_key_value_heads=1,
+                                 attention_k_eq_v=True),
+        "hybrid": config("qwen3_next", full_attention_interval=2, **linear),
+        "latent": config("deepseek_v3", kv_lora_rank=32, qk_rope_head_dim=8),
+        "falcon": config("falcon", multi_query=True, new_decoder_architecture=False, num_kv_heads=4),
+        "chatglm": config("chatglm", multi_query_attention=True, multi_query_group_num=2, kv_channels=16),
+        "exaone4": config("exaone4", sliding_window=16, sliding_window_pattern="LG"),
+    }
+
+
 def main():
     def entry(dtype, shape, begin, end):
         return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
@@ -86,6 +121,8 @@ def main():
                                                   "m.qzeros": entry("I32", [2, 1], 256, 264),
                                                   "m.scales": entry("F16", [2, 8], 264, 296)},
                                                  bytes(i * 7 % 256 for i in range(264)) + struct.pack("<16H", *[0x3C00] * 16)))
+    for name, values in configs().items():
+        write("fuzz_config", name, json.dumps(values).encode())
     write("fuzz_gguf", "llama", tiny_llama("llama"))
     write("fuzz_gguf", "qwen2", tiny_llama("qwen2"))
     write("fuzz_gguf", "types", block_types())
