@@ -24,8 +24,8 @@ constexpr auto kWords = std::to_array<std::string_view>({
 // Words of keys about the feed-forward part and about tokens, which store nothing per token.
 constexpr auto kOtherParts = std::to_array<std::string_view>({"expert", "experts", "moe", "mlp", "router", "token"});
 
-constexpr auto kCommon = std::to_array<std::string_view>(
-    {"num_attention_heads", "n_head", "num_key_value_heads", "head_dim", "layer_types"});
+constexpr auto kCommon =
+    std::to_array<std::string_view>({"num_attention_heads", "n_head", "num_key_value_heads", "head_dim"});
 
 // Known to leave the number of stored elements alone: biases, norms, scales, dropout, choices of kernel, the type of a
 // quantity, tables of the forward pass.
@@ -143,6 +143,7 @@ std::optional<std::string> unknown_attention_key(const Json& object, const Shape
     const std::string& key = item.key();
     if (is_off(key, item.value()) || !speaks_of_attention(key)) continue;
     if (holds(kHarmless, key) || holds(kCommon, key)) continue;
+    if (key == "layer_types" && family.layers != LayerRule::kLatent) continue;
     if (holds(layer_keys(family.layers), key) || holds(head_keys(family.heads), key)) continue;
     return key;
   }
@@ -151,7 +152,7 @@ std::optional<std::string> unknown_attention_key(const Json& object, const Shape
 
 bool is_decoder_key(const std::string& key) {
   constexpr auto kSizes =
-      std::to_array<std::string_view>({"hidden_size", "num_hidden_layers", "num_layers", "n_layer"});
+      std::to_array<std::string_view>({"hidden_size", "layer_types", "num_hidden_layers", "num_layers", "n_layer"});
   for (const Keys keys : {Keys(kSizes), Keys(kCommon), Keys(kSwitchedKeys), Keys(kPatternKeys), Keys(kIntervalKeys),
                           Keys(kLatentKeys), Keys(kFalconKeys), Keys(kChatGlmKeys), Keys(kTwoGeometriesKeys)}) {
     if (holds(keys, key)) return true;

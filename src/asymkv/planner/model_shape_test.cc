@@ -218,6 +218,8 @@ TEST(ModelShape, LatentVectorsHaveBytesButNoSides) {
   EXPECT_THAT(shape.groups, ElementsAre(latent));
   EXPECT_EQ(shape.verdict, ShapeVerdict::kRefuse);
   EXPECT_EQ(shape.deciding_key, "kv_lora_rank");
+  json["layer_types"] = kListed;
+  EXPECT_EQ(edited("deepseek_v2", json).deciding_key, "layer_types") << "latents of which layers?";
 }
 
 }  // namespace
