@@ -49,6 +49,11 @@ FixedBytes fixed_bytes(const CachePlan& cache, const CapacityRequest& request) {
   return bytes;
 }
 
+// For pages, windows and states.
+int64_t available_bytes(const CachePlan& cache, int64_t budget_bytes, int64_t reserve_bytes) {
+  return budget_bytes - reserve_bytes - cache.fixed_scale_bytes();
+}
+
 PoolPlan plan_pool(const CachePlan& cache, const CapacityRequest& request, int64_t budget_bytes) {
   const FixedBytes fixed = fixed_bytes(cache, request);
   PoolPlan pool;
@@ -57,7 +62,7 @@ PoolPlan plan_pool(const CachePlan& cache, const CapacityRequest& request, int64
   pool.fixed_scales = cache.fixed_scale_bytes();
   pool.window = fixed.window;
   pool.state = fixed.state;
-  const int64_t available = budget_bytes - request.reserve_bytes - pool.fixed_scales;
+  const int64_t available = available_bytes(cache, budget_bytes, request.reserve_bytes);
   if (available < 0 || available - fixed.window < fixed.state) {
     throw_error(
         ErrorCode::kResourceExhausted,
@@ -112,6 +117,11 @@ int64_t concurrent_sequences(const CachePlan& cache, int64_t bytes, int64_t num_
   const int64_t own = sequence.total() - shared * page;
   const int64_t left = bytes - shared * page;
   return left < 0 || own <= 0 ? 0 : left / own;
+}
+
+int64_t sequences_in_budget(const CachePlan& cache, const CapacityRequest& request, int64_t num_tokens) {
+  return concurrent_sequences(cache, available_bytes(cache, request.budget_bytes, request.reserve_bytes), num_tokens,
+                              std::min(request.shared_prefix_tokens, num_tokens - 1));
 }
 
 CapacityAnswer plan_capacity(const CachePlan& cache, const CapacityRequest& request) {

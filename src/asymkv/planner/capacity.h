@@ -71,5 +71,8 @@ CapacityAnswer plan_capacity(const CachePlan& cache, const CapacityRequest& requ
 
 // Sequences of num_tokens tokens that fit into `bytes` at once; whole pages of the prefix are held once.
 int64_t concurrent_sequences(const CachePlan& cache, int64_t bytes, int64_t num_tokens, int64_t shared_prefix_tokens);
+// The same in the request's budget, less its reserve and the fixed scales. A prefix as long as the sequence or longer
+// counts up to its last token but one.
+int64_t sequences_in_budget(const CachePlan& cache, const CapacityRequest& request, int64_t num_tokens);
 
 }  // namespace asymkv

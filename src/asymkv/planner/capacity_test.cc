@@ -302,6 +302,18 @@ TEST(Capacity, WholePagesOfASharedPrefixAreHeldOnce) {
   EXPECT_THAT(refusal([&] { plan_capacity(plan(qwen3_8b()), request); }, ErrorCode::kUsage), HasSubstr("8192"));
 }
 
+TEST(Capacity, SequencesInABudgetAreThoseOfThePlan) {
+  CapacityRequest request;
+  request.budget_bytes = 40 * kGiB;
+  request.reserve_bytes = 36 * kMiB;
+  for (const int64_t tokens : {1, 1000, 8192, 300000}) {
+    const CachePlan cache = plan(qwen3_8b(), "k16v8", ScaleKind::kFixed);
+    request.tokens = tokens;
+    EXPECT_EQ(sequences_in_budget(cache, request, tokens), plan_capacity(cache, request).pool.num_concurrent);
+  }
+  EXPECT_EQ(sequences_in_budget(plan(qwen3_8b()), request, 300000), 0);
+}
+
 TEST(Capacity, DraftSharesPageIds) {
   CachePlan cache = plan(qwen3_8b());
   cache.add_draft(plan(shape_of({full_layers(28, 8, 128)}, 16)));

@@ -15,7 +15,7 @@
 namespace asymkv {
 namespace {
 
-constexpr int64_t kAllocatorBooks = int64_t{256} << 10;
+constexpr int64_t kAllocatorBooks = int64_t{64} << 10;
 constexpr std::string_view kSlotsTerm = "slots";
 constexpr std::string_view kPagesTerm = "pages";
 
@@ -44,8 +44,18 @@ std::optional<int64_t> proc_bytes(const char* path, std::string_view name) {
   return std::nullopt;
 }
 
+// Bytes that the allocator holds and nobody uses: an allocation may come from there and map nothing.
+int64_t free_heap_bytes() {
+#if defined(__GLIBC__)
+  return static_cast<int64_t>(::mallinfo2().fordblks);
+#else
+  return 0;
+#endif
+}
+
 struct ProcessBytes {
   std::optional<int64_t> mapped = proc_bytes("/proc/self/status", "VmData:");
+  int64_t free_heap = free_heap_bytes();
   std::optional<int64_t> resident = proc_bytes("/proc/self/smaps_rollup", "Rss:");
 };
 
@@ -150,7 +160,7 @@ VerifyResult verify_allocation(const CachePlan& plan, int64_t num_pages, KvMemor
   }
   const ProcessBytes after;
   if (kMeasurable && memory == KvMemory::kHost && before.mapped && after.mapped && before.resident && after.resident) {
-    growth.mapped = *after.mapped - *before.mapped;
+    growth.mapped = *after.mapped - *before.mapped + before.free_heap - after.free_heap;
     growth.resident = *after.resident - *before.resident;
     result.growth = growth;
   }

@@ -19,10 +19,10 @@ struct VerifyLine {
 
 // How much the process grew while the caches were allocated, in bytes. Planes are mapped by whole memory pages, and an
 // allocator keeps books: both numbers may differ from the plan by `tolerance`, a memory page and a header for each
-// plane and 256 KiB.
+// plane and 64 KiB.
 struct ProcessGrowth {
   int64_t planned = 0;
-  int64_t mapped = 0;    // VmData of /proc/self/status
+  int64_t mapped = 0;    // VmData of /proc/self/status, and what came out of the allocator's free lists
   int64_t resident = 0;  // Rss of /proc/self/smaps_rollup
   int64_t tolerance = 0;
   bool ok() const;
