@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages=(ca-certificates build-essential cmake ninja-build pkg-config ccache git python3 python3-pip
           libfmt-dev nlohmann-json3-dev libcli11-dev libboost-dev libssl-dev libpcre2-dev libutf8proc-dev libtbb-dev libhwy-dev
-          libgtest-dev libgmock-dev)
+          libcairo2-dev libgtest-dev libgmock-dev)
 tools=(clang-14 libclang-rt-14-dev clang-format clang-tidy)
 
 case "${1:-}" in
