@@ -26,6 +26,7 @@ void add_gate_command(CLI::App& root, Action& action);
 void add_gate_compare_command(CLI::App& gate, Action& action);
 void add_generate_command(CLI::App& root, Action& action);
 void add_model_command(CLI::App& root, Action& action);
+void add_plan_command(CLI::App& root, Action& action);
 void add_probe_command(CLI::App& root, Action& action);
 void add_stats_command(CLI::App& root, Action& action);
 
