@@ -86,8 +86,9 @@ class CommandLine(unittest.TestCase):
                 answer = json.loads(asymkv("stats", name, *words, "--json").stdout)
             self.assertEqual(sorted(answer), field_names(fields), name)
 
-    def test_json_fields_of_model_show_and_doctor(self):
-        for title, words in {"model show": ["models/probe-fragile"], "doctor": []}.items():
+    def test_json_fields_of_model_show_doctor_and_plan(self):
+        for title, words in {"model show": ["models/probe-fragile"], "doctor": [],
+                             "plan": ["models/probe-fragile", "--budget", "1GiB"]}.items():
             answer = json.loads(asymkv(*title.split(), *words, "--json").stdout)
             fields = re.search(r"JSON: `([^`]+)`", sections()[title]).group(1)
             self.assertEqual(sorted(answer), field_names(fields.replace("\n", " ")), title)
@@ -105,6 +106,13 @@ class Examples(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, f"{name}:{number}: {command}\n{result.stderr}")
                 ran += 1
         self.assertGreater(ran, 0)
+
+    def test_shown_outputs_are_what_the_program_prints(self):
+        text = (ROOT / "docs" / "capacity.md").read_text()
+        blocks = re.findall(r"```sh\nasymkv ([^\n]+)\n```\n```text\n(.*?)```", text, flags=re.S)
+        self.assertTrue(blocks)
+        for command, shown in blocks:
+            self.assertEqual(asymkv(*shlex.split(command)).stderr, shown, command)
 
     def test_help_examples_that_need_no_file_run(self):
         for title in sections():
