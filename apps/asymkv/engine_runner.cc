@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/parallel.h"
 #include "asymkv/engine/cache_setup.h"
 
 namespace asymkv::app {
@@ -30,30 +29,11 @@ std::string cut_at_stop(std::string text, std::span<const std::string> stops) {
   return text;
 }
 
-double row_nll(std::span<const float> logits, int32_t target) {
-  const float largest = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x) - largest);
-  return std::log(sum) + largest - logits[static_cast<size_t>(target)];
-}
-
 }  // namespace
 
 double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span<const int32_t> targets) {
-  constexpr size_t kRowsPerBlock = 64;
-  const auto dim = static_cast<size_t>(decoder.config().hidden_size);
-  const auto vocab = static_cast<size_t>(decoder.config().vocab_size);
-  std::vector<double> nll(targets.size());
-  for (size_t begin = 0; begin < targets.size(); begin += kRowsPerBlock) {
-    const size_t count = std::min(kRowsPerBlock, targets.size() - begin);
-    const std::vector<float> logits = decoder.logits(hidden.subspan(begin * dim, count * dim));
-    parallel_for(static_cast<int64_t>(count), [&](int64_t i, int) {
-      const auto row = static_cast<size_t>(i);
-      nll[begin + row] = row_nll(std::span(logits).subspan(row * vocab, vocab), targets[begin + row]);
-    });
-  }
   double sum = 0.0;
-  for (const double x : nll) sum += x;
+  for (const double loss : decoder.target_losses(hidden, targets)) sum += loss;
   return sum / static_cast<double>(targets.size());
 }
 

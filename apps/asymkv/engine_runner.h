@@ -78,8 +78,7 @@ class EngineRunner final : public CaseRunner {
 // Token ids of a case's context and question, each encoded by itself (case.h).
 std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item);
 
-// Mean negative log-likelihood (nats) of targets[i] after hidden row i. Rows are read in blocks, so that a large
-// vocabulary needs little memory. Non-finite logits give a NaN.
+// Mean negative log-likelihood (nats) of targets[i] after hidden row i; not finite where a logit is not.
 double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span<const int32_t> targets);
 
 }  // namespace asymkv::app

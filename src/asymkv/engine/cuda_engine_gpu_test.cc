@@ -233,7 +233,9 @@ TEST(CudaEngine, GreedyTokensAreTheCpus) {
       EXPECT_LT(expected[at].gap, kv == "native" ? 0.02F : 0.05F);
     }
     std::cout << fmt::format("{}: {} of {} prompts with equal tokens\n", kv, equal, kCount);
-    if (real_model && kv == "native") EXPECT_GE(equal, kCount - 1);
+    if (real_model && kv == "native") {
+      EXPECT_GE(equal, kCount - 1);
+    }
   }
 }
 
@@ -276,6 +278,24 @@ TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
   const ModelBackend& backend = *model_on("cuda").decoder.backends().model;
   const auto best = backend.finite_argmax(4, kDim, place_values(backend, x).data());
   EXPECT_EQ(best, (std::vector<std::optional<int32_t>>{300, 0, std::nullopt, std::nullopt}));
+}
+
+TEST(CudaEngine, TargetLossesAreTheCpus) {
+  if (cannot_run()) GTEST_SKIP();
+  constexpr int64_t kRows = 5, kDim = 1000;
+  std::vector<float> x;
+  for (int64_t i = 0; i < kRows * kDim; ++i) x.push_back(20.0F * std::sin(static_cast<float>(i) * 0.7F));
+  x[3 * kDim + 999] = NAN;
+  x[4 * kDim + 4] = -INFINITY;  // the target
+  const std::vector<int32_t> targets = {0, 999, 500, 3, 4};
+  std::map<std::string, std::vector<double>> losses;
+  for (const char* device : {"cpu", "cuda"}) {
+    const ModelBackend& backend = *model_on(device).decoder.backends().model;
+    losses[device] = backend.target_losses(targets, kDim, place_values(backend, x).data());
+    ASSERT_EQ(losses[device].size(), targets.size());
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses["cuda"][i], losses["cpu"][i], 1e-6);
+  for (size_t i = 3; i < 5; ++i) EXPECT_FALSE(std::isfinite(losses["cuda"][i]));
 }
 
 // A run that is resumed repeats whole batches: they must give the same bits.

@@ -103,6 +103,9 @@ class ModelBackend {
   // Index of the first largest element of each row of x [rows, dim]; nothing for a row with an element that is not
   // finite.
   virtual std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const = 0;
+  // -log(softmax(row)[target]) in nats of each row of x [targets, dim], summed in FP64; not finite for a row that has
+  // an element that is NaN or +inf, or whose target is -inf.
+  virtual std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const = 0;
 };
 
 // A copy of `values` where the backend's operations read it; no values give a null pointer.

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kInitialPositions = 1024;
 constexpr int64_t kMlpRows = 512;  // rows that pass an MLP together: bounds its working memory
+constexpr size_t kLossRows = 128;  // rows whose logits are held at once to score them
 
 // Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
 WeightMatrix read_matrix(const WeightSource& source, const std::vector<std::string>& names) {
@@ -547,6 +548,21 @@ std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
 std::vector<std::optional<int32_t>> Decoder::greedy_tokens(std::span<const float> hidden_rows) const {
   const FloatArray logits = placed_logits(hidden_rows);
   return backends_.model->finite_argmax(logits.size() / config_.vocab_size, config_.vocab_size, logits.data());
+}
+
+std::vector<double> Decoder::target_losses(std::span<const float> hidden_rows, std::span<const int32_t> targets) const {
+  const auto dim = static_cast<size_t>(config_.hidden_size);
+  ASYMKV_CHECK(hidden_rows.size() == targets.size() * dim, "{} floats are not {} rows of {}", hidden_rows.size(),
+               targets.size(), dim);
+  std::vector<double> losses;
+  for (size_t begin = 0; begin < targets.size(); begin += kLossRows) {
+    const size_t count = std::min(kLossRows, targets.size() - begin);
+    const FloatArray logits = placed_logits(hidden_rows.subspan(begin * dim, count * dim));
+    const std::vector<double> part =
+        backends_.model->target_losses(targets.subspan(begin, count), config_.vocab_size, logits.data());
+    losses.insert(losses.end(), part.begin(), part.end());
+  }
+  return losses;
 }
 
 }  // namespace asymkv

@@ -92,6 +92,9 @@ class Decoder {
   std::vector<float> logits(std::span<const float> hidden_rows) const;
   // The first largest logit of each row; nothing where a logit is not finite.
   std::vector<std::optional<int32_t>> greedy_tokens(std::span<const float> hidden_rows) const;
+  // Negative log-likelihood of each row's target in nats; not finite where a logit is not. A few rows at a time, so
+  // that a large vocabulary needs little memory.
+  std::vector<double> target_losses(std::span<const float> hidden_rows, std::span<const int32_t> targets) const;
 
   int64_t max_positions() const { return ropes_.front().num_positions(); }
   // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other

@@ -51,6 +51,13 @@ void copy_with_bias(int64_t dim, const float* x, const float* bias, float* y) {
   for (int64_t i = 0; i < dim; ++i) y[i] = x[i] + bias[i];
 }
 
+double target_loss(std::span<const float> row, int32_t target) {
+  const float largest = *std::ranges::max_element(row);
+  double sum = 0.0;
+  for (const float x : row) sum += std::exp(static_cast<double>(x) - largest);
+  return std::log(sum) + largest - row[static_cast<size_t>(target)];
+}
+
 class CpuModelBackend final : public ModelBackend {
  public:
   explicit CpuModelBackend(Activations activations)
@@ -144,6 +151,17 @@ class CpuModelBackend final : public ModelBackend {
       }
     });
     return best;
+  }
+
+  std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override {
+    std::vector<double> losses(targets.size());
+    for_row_blocks(std::ssize(targets), dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto row = static_cast<size_t>(r);
+        losses[row] = target_loss(std::span(x + r * dim, static_cast<size_t>(dim)), targets[row]);
+      }
+    });
+    return losses;
   }
 
  private:

@@ -146,6 +146,18 @@ TEST(CpuModel, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
   EXPECT_EQ(best[2], std::nullopt);
 }
 
+TEST(CpuModel, TargetLossesAreThoseOfASoftmax) {
+  const auto backend = make_cpu_model_backend();
+  const std::vector<float> x = {1, 2, 3, 1000, 0, 0, 1, std::nanf(""), 0, 0, 0, -INFINITY};
+  const std::vector<int32_t> targets = {1, 0, 0, 2};
+  const std::vector<double> losses = backend->target_losses(targets, 3, x.data());
+  ASSERT_EQ(losses.size(), 4U);
+  EXPECT_NEAR(losses[0], std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0)) - 2.0, 1e-12);
+  EXPECT_NEAR(losses[1], 0.0, 1e-12);
+  EXPECT_FALSE(std::isfinite(losses[2]));
+  EXPECT_FALSE(std::isfinite(losses[3]));
+}
+
 TEST(ModelOps, PlacesValuesAndGivesNullForNone) {
   const auto backend = make_cpu_model_backend();
   const std::vector<float> values = {1, 2, 3};

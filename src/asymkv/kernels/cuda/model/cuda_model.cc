@@ -112,4 +112,12 @@ std::vector<std::optional<int32_t>> CudaModel::finite_argmax(int64_t rows, int64
   return best;
 }
 
+std::vector<double> CudaModel::target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const {
+  const auto rows = static_cast<int64_t>(targets.size());
+  const DeviceBuffer on_device(rows * static_cast<int64_t>(sizeof(double)));
+  launch_target_losses(rows, dim, x, tables_->of(targets), on_device.as<double>());
+  check_launches();
+  return to_host<double>(on_device, rows);
+}
+
 }  // namespace asymkv::cuda

@@ -155,6 +155,31 @@ __global__ void __launch_bounds__(kThreads) finite_argmax_kernel(int64_t dim, co
   if (threadIdx.x == 0) best[blockIdx.x] = candidates[0].idx;
 }
 
+// One block a row.
+__global__ void __launch_bounds__(kThreads)
+    target_losses_kernel(int64_t dim, const float* x, const int32_t* targets, double* losses) {
+  const float* row = x + int64_t{blockIdx.x} * dim;
+  __shared__ double parts[kThreads];
+  const auto reduce = [&](double mine, auto join) {
+    parts[threadIdx.x] = mine;
+    __syncthreads();
+    for (int half = kThreads / 2; half > 0; half /= 2) {
+      if (threadIdx.x < half) parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + half]);
+      __syncthreads();
+    }
+    const double all = parts[0];
+    __syncthreads();  // every thread has read it
+    return all;
+  };
+  float mine = -INFINITY;
+  for (int64_t i = threadIdx.x; i < dim; i += kThreads) mine = fmaxf(mine, row[i]);
+  const auto largest = static_cast<float>(reduce(mine, [](double a, double b) { return fmax(a, b); }));
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < dim; i += kThreads) sum += expf(row[i] - largest);
+  const double all = reduce(sum, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) losses[blockIdx.x] = log(all) + largest - row[targets[blockIdx.x]];
+}
+
 }  // namespace
 
 void launch_rms_norm(const RmsNormParams& p) {
@@ -206,6 +231,10 @@ void launch_cap_softly(float cap, int64_t elems, float* x) {
 
 void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best) {
   if (rows > 0) finite_argmax_kernel<<<static_cast<unsigned>(rows), kThreads>>>(dim, x, best);
+}
+
+void launch_target_losses(int64_t rows, int64_t dim, const float* x, const int32_t* targets, double* losses) {
+  if (rows > 0) target_losses_kernel<<<static_cast<unsigned>(rows), kThreads>>>(dim, x, targets, losses);
 }
 
 }  // namespace asymkv::cuda

@@ -30,5 +30,7 @@ void launch_round_e4m3(int64_t rows, int64_t dim, float* x);
 void launch_cap_softly(float cap, int64_t elems, float* x);
 // best [rows]: index of each row's first largest element, -1 for a row with one that is not finite.
 void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best);
+// losses [rows]: target_losses().
+void launch_target_losses(int64_t rows, int64_t dim, const float* x, const int32_t* targets, double* losses);
 
 }  // namespace asymkv::cuda
