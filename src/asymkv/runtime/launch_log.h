@@ -39,7 +39,7 @@ class LoggedAttention final : public AttentionBackend {
   const std::map<Launch, int64_t>& launches() const { return launches_; }
 
  private:
-  void add_launch(const KvLayout& layout, int64_t group, Phase phase, std::optional<DType> query_dtype) const;
+  int64_t& counter(const KvLayout& layout, int64_t group, Phase phase, std::optional<DType> query_dtype) const;
   std::unique_ptr<AttentionBackend> inner_;
   mutable std::map<Launch, int64_t> launches_;
   // Kernel names are asked for once: (key id, value id, scale, head dim, group, phase, query) -> entry of launches_.
