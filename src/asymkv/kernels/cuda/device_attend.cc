@@ -10,6 +10,8 @@
 namespace asymkv::cuda {
 namespace {
 
+constexpr size_t kMaxPlans = 64;
+
 JoinParams join_params(const AttendParams& params, const int32_t* rows, int64_t num_rows, float* lse) {
   JoinParams join;
   join.rows = rows;
@@ -27,6 +29,13 @@ bool reads_stored(const AttendSequence& sequence) {
 
 void add_rows(const AttendSequence& sequence, std::vector<int32_t>& rows) {
   for (int64_t i = 0; i < sequence.num_queries; ++i) rows.push_back(static_cast<int32_t>(sequence.query_row + i));
+}
+
+// Page tables aside.
+bool same_batch(const DecodeBatch& a, const DecodeBatch& b) {
+  return a.num_kv_heads == b.num_kv_heads && a.group == b.group && a.window == b.window && a.page_size == b.page_size &&
+         a.seq_lens == b.seq_lens && a.num_queries == b.num_queries && a.query_pos == b.query_pos &&
+         a.page_rows == b.page_rows;
 }
 
 // What a log says about a call is the name that supports() gives; it must be that of the launched instance.
@@ -169,22 +178,20 @@ const DeviceKeyBias& DeviceAttend::key_bias(const KeyTransform& transform, const
 }
 
 const DevicePlan& DeviceAttend::plan(const Launch& launch, const DecodeConfig& config, const DeviceKeyBias* bias) {
-  const DecodeBatch& batch = launch.batch;
   const BiasShape shape = bias == nullptr ? BiasShape{} : bias->shape();
-  const int32_t sizes[] = {static_cast<int32_t>(config.code()),
-                           batch.num_kv_heads,
-                           batch.group,
-                           batch.window,
-                           batch.page_size,
-                           shape.slow_chunks,
-                           shape.fast_steps,
-                           shape.table_shift};
-  ContentKey key;
-  key.add(sizes).add(batch.seq_lens).add(batch.num_queries).add(batch.query_pos).add(launch.table);
-  return *plans_.get(key.take(), [&] {
-    if (!limits_.contains(config.code())) limits_[config.code()] = query_limits(config);
-    return std::make_unique<DevicePlan>(plan_decode(config, batch, limits_.at(config.code()), {}, shape), launch.table);
+  auto known = std::ranges::find_if(plans_, [&](const KnownPlan& p) {
+    return p.config == config.code() && p.bias == shape && same_batch(p.batch, launch.batch) && p.table == launch.table;
   });
+  if (known == plans_.end()) {
+    if (!limits_.contains(config.code())) limits_[config.code()] = query_limits(config);
+    const DecodePlan made = plan_decode(config, launch.batch, limits_.at(config.code()), {}, shape);
+    if (plans_.size() >= kMaxPlans) plans_.pop_back();
+    known = plans_.insert(plans_.begin(), {config.code(), shape, launch.batch, launch.table,
+                                           std::make_unique<DevicePlan>(made, launch.table)});
+    known->batch.page_table = {};  // of the launch
+  }
+  plans_.splice(plans_.begin(), plans_, known);
+  return *known->plan;
 }
 
 void DeviceAttend::run(const AttendParams& params, Launch& launch, float* lse) {

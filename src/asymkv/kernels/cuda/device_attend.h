@@ -1,5 +1,6 @@
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <vector>
@@ -20,6 +21,14 @@ class DeviceAttend {
 
  private:
   struct Launch;
+  // A plan and what it was made from: found again by comparing.
+  struct KnownPlan {
+    uint32_t config = 0;
+    BiasShape bias;
+    DecodeBatch batch;
+    std::vector<int32_t> table;
+    std::unique_ptr<DevicePlan> plan;
+  };
   Launch make_launch(const AttendParams& params, const KvGeometry& geometry, const KvFormat& format) const;
   void attend_stored(const AttendParams& params, const std::vector<size_t>& sequences, float* lse);
   void attend_fresh(const AttendParams& params, float* lse);
@@ -28,7 +37,7 @@ class DeviceAttend {
   const DeviceKeyBias& key_bias(const KeyTransform& transform, const RopeTable& rope);
 
   DeviceTables& tables_;
-  ContentCache<std::unique_ptr<DevicePlan>> plans_{64};
+  std::list<KnownPlan> plans_;  // the last one used first
   ContentCache<std::unique_ptr<DeviceKeyBias>> biases_{512};
   std::map<uint32_t, DeviceLimits> limits_;  // by DecodeConfig::code()
 };
