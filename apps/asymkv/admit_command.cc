@@ -14,6 +14,7 @@
 #include "asymkv/gate/run_files.h"
 #include "asymkv/runtime/backends.h"
 #include "command.h"
+#include "kv_options.h"
 #include "option_values.h"
 #include "run_record.h"
 
@@ -30,6 +31,7 @@ struct AdmitArguments {
   std::string required_tier;
   std::string shard;
   std::string device = "cpu";
+  int activations = 32;
   bool json = false;
 };
 
@@ -54,7 +56,7 @@ int run(const AdmitArguments& args) {
   if (required && !request.shard.is_whole()) {
     throw_usage("--require: shard {} has no verdict; ask gate merge", args.shard);
   }
-  request.backends = select_backends(args.device);
+  request.backends = select_backends(args.device, parse_activations(args.activations));
   const RunClock clock;
   const std::optional<AdmissionResult> result = run_admission(request);
   if (!result) {
@@ -109,6 +111,7 @@ void add_admit_command(CLI::App& root, Action& action) {
                     "afterwards run native alone, in batches of several sizes, and say what all arms cost beside it");
   add_file_options(*command, args->request);
   add_device_option(*command, args->device);
+  add_activations_option(*command, args->activations);
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
       "Examples:\n"
