@@ -14,6 +14,10 @@ namespace {
 void judge_format(const PlanInputs& inputs, PlanAnswer& answer) {
   answer.verdict = inputs.model.shape.verdict;
   answer.reason = inputs.model.shape.reason;
+  if (inputs.draft && answer.verdict == ShapeVerdict::kAccept && inputs.draft->shape.verdict != ShapeVerdict::kAccept) {
+    answer.verdict = inputs.draft->shape.verdict;
+    answer.reason = fmt::format("the draft {}: {}", inputs.draft->path, inputs.draft->shape.reason);
+  }
   if (!answer.format.key.prebias) return;
   const std::string id = answer.format.id();
   if (!inputs.model.has_key_bias) {
@@ -222,7 +226,7 @@ void print_pool(std::string_view name, const PoolPlan& pool) {
   print_bytes("unused", pool.unused);
 }
 
-void print_sequences(const PlanOptions& options, const PlanAnswer& answer) {
+void print_sequences(const PlanOptions& options, int64_t max_positions, const PlanAnswer& answer) {
   const CapacityAnswer& capacity = answer.capacity;
   if (!capacity.sequence) return;
   print_note("one sequence of {} tokens: {}; native: {}\n", options.tokens, gib_text(capacity.sequence->total()),
@@ -231,6 +235,9 @@ void print_sequences(const PlanOptions& options, const PlanAnswer& answer) {
   print_bytes("windows", capacity.sequence->window);
   print_bytes("recurrent state", capacity.sequence->state);
   print_note("  {} such sequences fit at once\n", capacity.pool.num_concurrent);
+  if (max_positions > 0 && options.tokens > max_positions) {
+    print_note("  longer than the model's {} positions\n", max_positions);
+  }
   if (capacity.shared_pages > 0) print_note("  of which {} pages are held once\n", capacity.shared_pages);
   if (capacity.prefill_pool) {
     print_note("  {} fit into the prefill pool; each moves {} bytes to the decode pool\n",
@@ -272,7 +279,7 @@ void print_plan(const PlanOptions& options, const PlanInputs& inputs, const Plan
   if (answer.capacity.offload_pages > 0) {
     print_note("offload tier: {} pages, {} slots more\n", answer.capacity.offload_pages, answer.capacity.offload_slots);
   }
-  print_sequences(options, answer);
+  print_sequences(options, inputs.model.shape.max_positions, answer);
   if (answer.time.is_string()) {
     print_note("time: unmeasured\n");
     return;

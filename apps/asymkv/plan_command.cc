@@ -25,7 +25,7 @@ int refuse(const PlanOptions& options, const PlanInputs& inputs) {
   } else if (const Json& native = json.at("native_bytes_per_token"); native.is_number()) {
     print_note("the model's own type takes {} bytes a token\n", native.get<int64_t>());
   }
-  print_note("asymkv: {}\n", inputs.model.shape.reason);
+  print_note("asymkv: {}: {}\n", inputs.model.path, inputs.model.shape.reason);
   return exit_code(ErrorCode::kUnsupported);
 }
 

@@ -90,6 +90,12 @@ int64_t size_of(const std::string& text, std::string_view option) {
   return parse_byte_size(text, option);
 }
 
+PlannedModel read_draft(const std::string& path) {
+  PlannedModel draft = read_planned_model(path);
+  if (draft.shape.verdict == ShapeVerdict::kRefuse) throw_unsupported("--draft {}: {}", path, draft.shape.reason);
+  return draft;
+}
+
 // As the files store them, model and draft, unless given.
 int64_t weight_bytes(const PlanOptions& options, const PlanInputs& inputs) {
   if (!options.weights.empty()) return size_of(options.weights, "--weights");
@@ -171,7 +177,7 @@ PlanInputs read_plan_inputs(const PlanOptions& options) {
   check_budget_options(options);
   PlanInputs inputs;
   inputs.model = read_planned_model(options.model);
-  if (!options.draft.empty()) inputs.draft = read_planned_model(options.draft);
+  if (!options.draft.empty()) inputs.draft = read_draft(options.draft);
   CapacityRequest& request = inputs.request;
   if (!options.budget.empty()) request.budget_bytes = size_of(options.budget, "--budget");
   if (!options.device_memory.empty() && inputs.model.shape.verdict != ShapeVerdict::kRefuse) {

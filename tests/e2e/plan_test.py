@@ -148,7 +148,9 @@ class Refusals(unittest.TestCase):
         self.assertEqual(answer["native_bytes_per_token"], 70272)
         self.assertEqual(answer["native_sequence_bytes"], 70272 * 163840)
         self.assertIn("kv_lora_rank", answer["reason"])
-        self.refused(4, ["kv_lora_rank", "70272"], CONFIGS / "deepseek-v3.json", "--budget", "40GiB")
+        self.refused(4, ["--draft", "deepseek-v3.json", "kv_lora_rank"], QWEN3_8B, "--budget", "40GiB", "--draft",
+                     CONFIGS / "deepseek-v3.json")
+        self.refused(4, ["deepseek-v3.json", "kv_lora_rank", "70272"], CONFIGS / "deepseek-v3.json", "--budget", "40GiB")
 
     def test_heads_that_do_not_divide(self):
         self.refused(4, ["10 KV heads", "4 ranks"], CONFIGS / "phi-4.json", "--budget", "40GiB", "--tp", 4)
@@ -157,6 +159,9 @@ class Refusals(unittest.TestCase):
         answer = plan(CONFIGS / "gemma-4-26b-a4b.json", "--budget", "40GiB")
         self.assertEqual(answer["verdict"], "account_only")
         self.assertEqual((answer["bytes_per_token"], answer["fixed_bytes_per_sequence"]), (20480, 209715200))
+        answer = plan(QWEN3_8B, "--budget", "40GiB", "--draft", CONFIGS / "qwen3.5-9b.json")
+        self.assertEqual(answer["verdict"], "account_only")
+        self.assertIn("the draft", answer["reason"])
 
     def test_bias_removal_without_a_bias(self):
         with tempfile.TemporaryDirectory() as folder:
