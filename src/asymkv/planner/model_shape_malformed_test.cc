@@ -45,6 +45,7 @@ const Malformed kMalformed[] = {
      {{"head_dim", kHuge}},
      "4 full layers over 4096 tokens take more bytes than 64 bits count; look at head_dim"},
     {"llama", {{"max_position_embeddings", kHuge}}, "take more bytes than 64 bits count"},
+    {"gemma2", {{"max_position_embeddings", nullptr}, {"sliding_window", kHuge}}, "look at head_dim"},
     {"llama", {{"dtype", "float8_e4m3fn"}}, "dtype \"float8_e4m3fn\" is not supported"},
     {"llama", {{"torch_dtype", "float16"}}, "torch_dtype is \"float16\" but dtype is \"bfloat16\""},
     {"llama", {{"dtype", 16}}, "field \"dtype\" must be a string"},

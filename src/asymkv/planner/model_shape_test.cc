@@ -173,7 +173,8 @@ TEST(ModelShape, RefusesAttentionKeysThatItDoesNotKnow) {
       {{"is_encoder_decoder", true}},
       {{"use_bidirectional_attention", "all"}},
       {{"ssm_state_size", 0}},
-      {{"layer_types", {"full_attention", "full_attention", "full_attention", "chunked_attention"}}}};
+      {{"layer_types", {"full_attention", "full_attention", "full_attention", "chunked_attention"}}},
+      {{"layer_types", {"full_attention", "full_attention", "full_attention", "linear_attention"}}}};
   for (const Json& changes : telling) {
     const ModelShape shape = edited("llama", changes);
     SCOPED_TRACE(changes.dump());
