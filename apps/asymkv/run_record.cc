@@ -1,11 +1,14 @@
 #include "run_record.h"
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 #include <vector>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/base/parallel.h"
+#include "asymkv/device/device.h"
 #include "asymkv/engine/scales.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/kv/key_transform.h"
@@ -79,29 +82,54 @@ Record::Scales scale_facts(const KvCache& cache) {
   return scales;
 }
 
-Record make_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
-                   const RecordStart& start) {
+Record::Device cpu_facts() {
+  Record::Device device;
+  device.kind = "cpu";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; device.name.empty() && std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) device.name = line.substr(colon + 2);
+  }
+  return device;
+}
+
+// Of the device that caches lie on.
+Record::Device gpu_facts() {
+  const DeviceInfo gpu = require_device();
+  return {"cuda", gpu.name, gpu.driver, gpu.toolkit,
+          fmt::format("{}.{}", gpu.compute_capability / 10, gpu.compute_capability % 10)};
+}
+
+// What a record says whatever the cache is; `attention`: the family that served it.
+Record common_facts(const LoadedModel& model, std::string_view attention, const RunClock& clock) {
   Record record;
   record.engine_version = kVersion;
-  record.key = side_facts(model, cache, requested, start.before, true);
-  record.value = side_facts(model, cache, requested, start.before, false);
   record.model.id = model.files.name();
   record.model.weights_sha256 = model.files.weights_sha256();
   record.model.tokenizer_sha256 = model.tokenizer.sha256();
   record.model.config_sha256 = model.files.config_sha256;
   record.model.native_dtype = dtype_name(model.config().native_dtype);
+  const AttentionBackend& served = *model.decoder.backends().attention;
+  record.worker = fmt::format("{}+{}", attention, model.decoder.backends().model->name());
+  record.device = served.cache_memory() == KvMemory::kDevice ? gpu_facts() : cpu_facts();
+  record.launch.threads = num_threads();
+  record.build = {build_id(), __VERSION__};
+  record.argv_sha256 = argv_fingerprint(stored_argv());
+  record.started = utc_timestamp(clock.start());
+  record.ended = utc_timestamp(std::chrono::system_clock::now());
+  return record;
+}
+
+Record make_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
+                   const RecordStart& start) {
+  Record record = common_facts(model, model.decoder.attention_of(cache).name(), start.clock);
+  record.key = side_facts(model, cache, requested, start.before, true);
+  record.value = side_facts(model, cache, requested, start.before, false);
   record.scales = scale_facts(cache);
   if (cache.layout().format().key.prebias) {
     record.transform = {"key_bias_removed", key_transforms_sha256(cache.config().transforms)};
   }
   record.layout = {cache.layout_id(), cache.layout().geometry().page_size};
-  record.device.kind = cache.config().memory == KvMemory::kDevice ? "cuda" : "cpu";
-  record.device.name =
-      fmt::format("{}+{}", model.decoder.attention_of(cache).name(), model.decoder.backends().model->name());
-  record.build = {build_id(), __VERSION__};
-  record.argv_sha256 = argv_fingerprint(stored_argv());
-  record.started = utc_timestamp(start.clock.start());
-  record.ended = utc_timestamp(std::chrono::system_clock::now());
   return record;
 }
 
@@ -127,6 +155,10 @@ void remember_argv(int argc, char** argv) {
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
                      const RunClock& clock) {
   return record_to_json(make_record(model, cache, requested, {clock, {}}));
+}
+
+Json make_model_record(const LoadedModel& model, const RunClock& clock) {
+  return record_to_json(common_facts(model, model.decoder.backends().attention->name(), clock));
 }
 
 LaunchCounts launches_so_far(const LoadedModel& model) {

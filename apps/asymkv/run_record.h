@@ -45,6 +45,10 @@ void remember_argv(int argc, char** argv);
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
                      const RunClock& clock);
 
+// That of a command that read keys and values before any cache stored them (probe, calibrate): nobody asked for a
+// format and nothing was allocated, so both sides are unknown.
+Json make_model_record(const LoadedModel& model, const RunClock& clock);
+
 // How often each kernel has run in this process.
 using LaunchCounts = std::map<Launch, int64_t>;
 LaunchCounts launches_so_far(const LoadedModel& model);

@@ -77,8 +77,8 @@ class Commands(unittest.TestCase):
     def test_rounded_activations_are_named_and_close(self):
         plain = self.generate()
         rounded = self.generate("--activations", 16)
-        self.assertRegex(plain["record"]["device"]["name"], r"\+cpu-\w+-a32$")
-        self.assertRegex(rounded["record"]["device"]["name"], r"\+cpu-\w+-a16$")
+        self.assertRegex(plain["record"]["worker"], r"\+cpu-\w+-a32$")
+        self.assertRegex(rounded["record"]["worker"], r"\+cpu-\w+-a16$")
         self.assertIn("#### 9", rounded["text"])
 
     def test_bench_engine_times_every_case_of_every_format(self):

@@ -38,12 +38,26 @@ std::string nullable_hash(JsonFields& fields, const std::string& field) {
   return text;
 }
 
-std::string word(JsonFields& fields, const std::string& field, std::initializer_list<std::string_view> known) {
+// Exact ids only: "auto" and "fp8" say nothing about what is stored.
+constexpr std::array<std::string_view, 7> kOurFormats = {"bf16",         "f16", "f32",       "e4m3",
+                                                         "e4m3-prebias", "i8",  "i8-prebias"};
+// What engines that emit this record themselves may store besides, from version 2 on.
+constexpr std::array<std::string_view, 19> kEveryFormat = {
+    "bf16", "f16",   "f32",   "e4m3", "e4m3-prebias", "i8",   "i8-prebias", "e5m2", "e4m3fnuz", "e5m2fnuz",
+    "i4",   "nvfp4", "mxfp4", "q8_0", "q5_1",         "q5_0", "q4_1",       "q4_0", "iq4_nl"};
+constexpr std::array<std::string_view, 3> kOurScales = {"none", "fixed", "dynamic"};
+constexpr std::array<std::string_view, 4> kEveryScale = {"none", "fixed", "dynamic", "block"};
+
+std::string word(JsonFields& fields, const std::string& field, std::span<const std::string_view> known) {
   std::string text = fields.text(field);
   if (std::ranges::find(known, text) != known.end()) return text;
   std::string list;
   for (const std::string_view candidate : known) list += fmt::format(" {}", candidate);
   fields.fail(field, fmt::format("is \"{}\"; known:{}", text, list));
+}
+
+std::string word(JsonFields& fields, const std::string& field, std::initializer_list<std::string_view> known) {
+  return word(fields, field, std::span(known.begin(), known.size()));
 }
 
 int64_t size_field(JsonFields& fields, const std::string& field, int64_t least) {
@@ -52,10 +66,11 @@ int64_t size_field(JsonFields& fields, const std::string& field, int64_t least) 
   return value;
 }
 
-std::string format_field(JsonFields& fields, const std::string& field) {
-  // Exact ids only: "auto" and "fp8" say nothing about what is stored.
-  return word(fields, field, {"bf16", "f16", "f32", "e4m3", "e4m3-prebias", "i8", "i8-prebias"});
-}
+// What a side may say: ours, or anybody's.
+struct SideWords {
+  std::span<const std::string_view> formats;
+  std::span<const std::string_view> scales;
+};
 
 // ---------------------------------------------------------------- one side
 
@@ -91,10 +106,10 @@ bool says(const Json& value, std::string_view text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 
-AllocatedSide allocated_from(JsonFields fields) {
+AllocatedSide allocated_from(JsonFields fields, const SideWords& words) {
   AllocatedSide allocated;
-  allocated.format = format_field(fields, "format");
-  allocated.scale = word(fields, "scale", {"none", "fixed", "dynamic"});
+  allocated.format = word(fields, "format", words.formats);
+  allocated.scale = word(fields, "scale", words.scales);
   allocated.page_bytes = size_field(fields, "page_bytes", 1);
   allocated.scale_bytes = size_field(fields, "scale_bytes", 0);
   allocated.payload_bytes = size_field(fields, "payload_bytes", 0);
@@ -102,24 +117,26 @@ AllocatedSide allocated_from(JsonFields fields) {
   return allocated;
 }
 
-LaunchedKernel launched_from(JsonFields fields) {
+LaunchedKernel launched_from(JsonFields fields, const SideWords& words) {
   LaunchedKernel kernel;
   kernel.family = fields.text("family");
   kernel.instance = fields.text("instance");
-  kernel.format = format_field(fields, "format");
+  kernel.format = word(fields, "format", words.formats);
   kernel.build = fields.text("build");
   kernel.count = size_field(fields, "count", 1);
   fields.finish();
   return kernel;
 }
 
-SideFacts side_from(JsonFields fields) {
+SideFacts side_from(JsonFields fields, const SideWords& words) {
   SideFacts side;
   if (!says(fields.raw("requested"), kUnset)) side.requested = fields.text("requested");
-  if (!says(fields.raw("resolved"), kUnknown)) side.resolved = format_field(fields, "resolved");
-  if (!says(fields.raw("allocated"), kUnknown)) side.allocated = allocated_from(fields.object("allocated"));
+  if (!says(fields.raw("resolved"), kUnknown)) side.resolved = word(fields, "resolved", words.formats);
+  if (!says(fields.raw("allocated"), kUnknown)) side.allocated = allocated_from(fields.object("allocated"), words);
   if (!says(fields.raw("launched"), kUnknown)) {
-    for (JsonFields& kernel : fields.objects("launched")) side.launched.push_back(launched_from(std::move(kernel)));
+    for (JsonFields& kernel : fields.objects("launched")) {
+      side.launched.push_back(launched_from(std::move(kernel), words));
+    }
     if (side.launched.empty()) fields.fail("launched", "is an empty list: write \"unknown\"");
   }
   if (fields.text("effective") != side.effective()) {
@@ -155,9 +172,16 @@ Record::Model model_from(JsonFields fields) {
   return model;
 }
 
-Record::Scales scales_from(JsonFields fields) {
+// From version 2 on a record of somebody else's run may leave open what it does not know.
+std::string open_word(JsonFields& fields, const std::string& field, int64_t version,
+                      std::initializer_list<std::string_view> known) {
+  if (version > 1 && says(fields.raw(field), kUnknown)) return std::string(kUnknown);
+  return word(fields, field, known);
+}
+
+Record::Scales scales_from(JsonFields fields, int64_t version) {
   Record::Scales scales;
-  scales.source = word(fields, "source", {"none", "checkpoint", "calibrated", "dynamic", "unit"});
+  scales.source = open_word(fields, "source", version, {"none", "checkpoint", "calibrated", "dynamic", "unit"});
   scales.sha256 = nullable_hash(fields, "sha256");
   scales.epoch = size_field(fields, "epoch", 0);
   if (scales.source == "calibrated" && scales.sha256.empty()) {
@@ -167,11 +191,11 @@ Record::Scales scales_from(JsonFields fields) {
   return scales;
 }
 
-Record::Transform transform_from(JsonFields fields) {
+Record::Transform transform_from(JsonFields fields, int64_t version) {
   Record::Transform transform;
-  transform.kind = word(fields, "kind", {"none", "key_bias_removed"});
+  transform.kind = open_word(fields, "kind", version, {"none", "key_bias_removed"});
   transform.sha256 = nullable_hash(fields, "sha256");
-  if ((transform.kind == "none") != transform.sha256.empty()) {
+  if ((transform.kind != "key_bias_removed") != transform.sha256.empty()) {
     fields.fail("sha256", "must be given exactly where a bias was removed");
   }
   fields.finish();
@@ -213,11 +237,19 @@ Record::Build build_from(JsonFields fields) {
   return build;
 }
 
-Record::Launch launch_from(JsonFields fields) {
+Json launch_to_json(const Record::Launch& launch) {
+  return {{"split", text_or_null(launch.split)},
+          {"mode", launch.mode},
+          {"batch", launch.batch},
+          {"threads", launch.threads}};
+}
+
+Record::Launch launch_from(JsonFields fields, int64_t version) {
   Record::Launch launch;
   launch.split = nullable_text(fields, "split");
-  launch.mode = word(fields, "mode", {"eager", "graph"});
+  launch.mode = open_word(fields, "mode", version, {"eager", "graph"});
   launch.batch = size_field(fields, "batch", 0);
+  if (version > 1) launch.threads = size_field(fields, "threads", 0);
   fields.finish();
   return launch;
 }
@@ -235,32 +267,43 @@ std::string timestamp_field(JsonFields& fields, const std::string& field) {
   return text;
 }
 
+// Version 1 knew no other engine that tells its own facts.
 void check_imported(const Record& record, const JsonFields& fields) {
-  if (record.engine == kOurEngine) return;
+  const bool foreign = record.version == 1 ? record.engine != kOurEngine : !record.imported_from.empty();
+  if (!foreign) return;
+  const std::string field = record.version == 1 ? "engine" : "imported_from";
   for (const SideFacts* side : {&record.key, &record.value}) {
     if (side->resolved || side->allocated || !side->launched.empty()) {
-      fields.fail("engine", fmt::format("is \"{}\", and a record imported from another engine may carry what was "
-                                        "requested, nothing more",
-                                        record.engine));
+      fields.fail(field, fmt::format("is \"{}\", and an imported record may carry what was requested, nothing more",
+                                     record.version == 1 ? record.engine : record.imported_from));
     }
   }
 }
 
-Record read_version_1(JsonFields fields) {
-  Record record;
-  fields.text("schema");
+void read_engine(JsonFields& fields, Record& record) {
   record.engine = fields.text("engine");
   if (record.engine.empty()) fields.fail("engine", "is empty");
   record.engine_version = nullable_text(fields, "engine_version");
-  record.key = side_from(fields.object("key"));
-  record.value = side_from(fields.object("value"));
+  if (record.version > 1) record.imported_from = nullable_text(fields, "imported_from");
+}
+
+Record read_version(int64_t version, JsonFields fields) {
+  Record record;
+  record.version = version;
+  fields.text("schema");
+  read_engine(fields, record);
+  const bool ours = version == 1 || record.engine == kOurEngine;
+  const SideWords words = ours ? SideWords{kOurFormats, kOurScales} : SideWords{kEveryFormat, kEveryScale};
+  record.key = side_from(fields.object("key"), words);
+  record.value = side_from(fields.object("value"), words);
   record.model = model_from(fields.object("model"));
-  record.scales = scales_from(fields.object("scales"));
-  record.transform = transform_from(fields.object("transform"));
+  record.scales = scales_from(fields.object("scales"), version);
+  record.transform = transform_from(fields.object("transform"), version);
   record.layout = layout_from(fields.object("layout"));
+  if (version > 1) record.worker = nullable_text(fields, "worker");
   record.device = device_from(fields.object("device"));
   record.build = build_from(fields.object("build"));
-  record.launch = launch_from(fields.object("launch"));
+  record.launch = launch_from(fields.object("launch"), version);
   record.protocol_sha256 = nullable_hash(fields, "protocol_sha256");
   record.argv_sha256 = nullable_hash(fields, "argv_sha256");
   record.started = timestamp_field(fields, "started");
@@ -270,10 +313,37 @@ Record read_version_1(JsonFields fields) {
   return record;
 }
 
+Json all_fields(const Record& record) {
+  return {{"schema", record_schema_name(record.version)},
+          {"engine", record.engine},
+          {"engine_version", text_or_null(record.engine_version)},
+          {"imported_from", text_or_null(record.imported_from)},
+          {"key", side_to_json(record.key)},
+          {"value", side_to_json(record.value)},
+          {"model", model_to_json(record.model)},
+          {"scales",
+           {{"source", record.scales.source},
+            {"sha256", text_or_null(record.scales.sha256)},
+            {"epoch", record.scales.epoch}}},
+          {"transform", {{"kind", record.transform.kind}, {"sha256", text_or_null(record.transform.sha256)}}},
+          {"layout", {{"id", text_or_null(record.layout.id)}, {"page_size", record.layout.page_size}}},
+          {"worker", text_or_null(record.worker)},
+          {"device", device_to_json(record.device)},
+          {"build", {{"hash", text_or_null(record.build.hash)}, {"compiler", text_or_null(record.build.compiler)}}},
+          {"launch", launch_to_json(record.launch)},
+          {"protocol_sha256", text_or_null(record.protocol_sha256)},
+          {"argv_sha256", text_or_null(record.argv_sha256)},
+          {"started", text_or_null(record.started)},
+          {"ended", text_or_null(record.ended)}};
+}
+
 // ---------------------------------------------------------------- merging
 
-// What two processes of one run must agree on: everything but how much ran, when, and how it was called.
+// What two processes of one run must agree on: everything but how much ran, when, on which machine with the same
+// kernels, and how it was called. Version 1 had the kernels in the machine's name.
 Record fixed_facts(Record record) {
+  if (record.version > 1) record.device.name = record.device.driver = std::string();
+  record.launch.threads = 0;
   for (SideFacts* side : {&record.key, &record.value}) {
     side->launched.clear();
     if (side->allocated) side->allocated->payload_bytes = 0;
@@ -296,6 +366,12 @@ void add_launches(const SideFacts& later, SideFacts& side) {
   }
   if (!side.allocated) return;
   side.allocated->payload_bytes = std::max(side.allocated->payload_bytes, later.allocated->payload_bytes);
+}
+
+// "A", or "A; B" where `names` does not name B yet.
+std::string both_names(const std::string& names, const std::string& name) {
+  const bool known = fmt::format("; {}; ", names).find(fmt::format("; {}; ", name)) != std::string::npos;
+  return known ? names : fmt::format("{}; {}", names, name);
 }
 
 // ---------------------------------------------------------------- arguments
@@ -324,10 +400,17 @@ std::string launch_instance(std::string_view phase, std::string_view kernel, std
   return fmt::format("{}:{}{}{}", phase, kernel, kQueryMark, query);
 }
 
-bool is_launch_of(std::string_view instance, std::string_view phase, std::string_view query) {
-  if (!instance.starts_with(fmt::format("{}:", phase))) return false;
+std::string_view launch_query(std::string_view instance) {
   const size_t mark = instance.find(kQueryMark);
-  return query == (mark == std::string_view::npos ? "" : instance.substr(mark + kQueryMark.size()));
+  return mark == std::string_view::npos ? "" : instance.substr(mark + kQueryMark.size());
+}
+
+bool is_launch_of(std::string_view instance, std::string_view phase, std::string_view query) {
+  return instance.starts_with(fmt::format("{}:", phase)) && launch_query(instance) == query;
+}
+
+std::string record_schema_name(int64_t version) {
+  return fmt::format("asymkv.record/{}", version);
 }
 
 std::string SideFacts::effective() const {
@@ -341,27 +424,11 @@ bool SideFacts::attested() const {
 }
 
 Json record_to_json(const Record& record) {
-  Json json = {
-      {"schema", kRecordSchema},
-      {"engine", record.engine},
-      {"engine_version", text_or_null(record.engine_version)},
-      {"key", side_to_json(record.key)},
-      {"value", side_to_json(record.value)},
-      {"model", model_to_json(record.model)},
-      {"scales",
-       {{"source", record.scales.source},
-        {"sha256", text_or_null(record.scales.sha256)},
-        {"epoch", record.scales.epoch}}},
-      {"transform", {{"kind", record.transform.kind}, {"sha256", text_or_null(record.transform.sha256)}}},
-      {"layout", {{"id", text_or_null(record.layout.id)}, {"page_size", record.layout.page_size}}},
-      {"device", device_to_json(record.device)},
-      {"build", {{"hash", text_or_null(record.build.hash)}, {"compiler", text_or_null(record.build.compiler)}}},
-      {"launch",
-       {{"split", text_or_null(record.launch.split)}, {"mode", record.launch.mode}, {"batch", record.launch.batch}}},
-      {"protocol_sha256", text_or_null(record.protocol_sha256)},
-      {"argv_sha256", text_or_null(record.argv_sha256)},
-      {"started", text_or_null(record.started)},
-      {"ended", text_or_null(record.ended)}};
+  Json json = all_fields(record);
+  if (record.version == 1) {
+    for (const char* field : {"imported_from", "worker"}) json.erase(field);
+    json["launch"].erase("threads");
+  }
   // A record that cannot be read back must not reach a file.
   try {
     ASYMKV_CHECK(record_from_json(json, "record") == record, "a record changes when it is read back");
@@ -374,8 +441,11 @@ Json record_to_json(const Record& record) {
 Record record_from_json(const Json& json, std::string_view origin) {
   JsonFields fields(json, std::string(origin));
   const std::string schema = fields.text("schema");
-  if (schema == kRecordSchema) return read_version_1(std::move(fields));
-  throw_unsupported("{}: field \"schema\" is \"{}\"; this program reads {}", origin, schema, kRecordSchema);
+  for (int64_t version = 1; version <= kRecordVersion; ++version) {
+    if (schema == record_schema_name(version)) return read_version(version, std::move(fields));
+  }
+  throw_unsupported("{}: field \"schema\" is \"{}\"; this program reads {} to {}", origin, schema,
+                    record_schema_name(1), record_schema_name(kRecordVersion));
 }
 
 Record read_record(const std::filesystem::path& path) {
@@ -394,6 +464,11 @@ Record merge_records(const Record& earlier, const Record& later, std::string_vie
   add_launches(later.key, merged.key);
   add_launches(later.value, merged.value);
   merged.ended = later.ended;
+  if (merged.version > 1) {
+    merged.device.name = both_names(earlier.device.name, later.device.name);
+    merged.device.driver = both_names(earlier.device.driver, later.device.driver);
+  }
+  if (earlier.launch.threads != later.launch.threads) merged.launch.threads = 0;
   return merged;
 }
 

@@ -1,62 +1,41 @@
 #include "asymkv/record/record.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "asymkv/base/error.h"
+#include "asymkv/record/record_testkit.h"
 #include "asymkv/record/schema_testkit.h"
 
 namespace asymkv {
 namespace {
 
-void expect_error(const std::function<void()>& call, ErrorCode code, std::string_view words) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(error_code_name(e.code()), error_code_name(code)) << e.what();
-    EXPECT_THAT(e.what(), testing::HasSubstr(std::string(words)));
-    return;
-  }
-  ADD_FAILURE() << "no error; expected one about: " << words;
-}
+using test::expect_error;
+using test::full_record;
+using test::test_file;
 
 const test::SchemaCheck& schema() {
   static const test::SchemaCheck check("record.schema.json");
   return check;
 }
 
-Record full_record() {
-  Record r;
-  r.engine_version = "0.1.0";
-  r.key.requested = "k16v8";
-  r.key.resolved = "bf16";
-  r.key.allocated = AllocatedSide{"bf16", "none", 4096, 0, 1 << 20};
-  r.key.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "bf16", "b1", 12}};
-  r.value.requested = "k16v8";
-  r.value.resolved = "e4m3";
-  r.value.allocated = AllocatedSide{"e4m3", "dynamic", 2048, 128, 1 << 19};
-  r.value.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "e4m3", "b1", 12}};
-  r.model = {"probe-robust", "r1", std::string(64, 'a'), std::string(64, 'b'), std::string(64, 'c'), "bf16"};
-  r.scales = {"dynamic", "", 3};
-  r.transform = {"key_bias_removed", std::string(64, 'd')};
-  r.layout = {"plain-1", 16};
-  r.device = {"cuda", "H200", "580.1", "13.0", "9.0"};
-  r.build = {"b1", "gcc 12.2"};
-  r.launch = {"by-1024", "graph", 12};
-  r.protocol_sha256 = std::string(64, 'e');
-  r.argv_sha256 = std::string(64, 'f');
-  r.started = "2026-11-29T16:20:05Z";
-  r.ended = "2026-11-29T16:21:05Z";
+// Another engine that emits the record itself, types of its own included.
+Record other_engine() {
+  Record r = full_record();
+  r.engine = "other";
+  r.value.resolved = r.value.allocated->format = r.value.launched[0].format = "q8_0";
+  r.value.allocated->scale = "block";
   return r;
 }
 
 TEST(Record, RoundTripsAndObeysTheSchema) {
   Record imported;
   imported.engine = "other";
+  imported.imported_from = "other-log";
   imported.key.requested = "auto";
-  for (const Record& record : {Record(), full_record(), imported}) {
+  for (const Record& record : {Record(), full_record(), imported, other_engine()}) {
     const Json json = record_to_json(record);
     EXPECT_EQ(schema().check(json), "");
     EXPECT_EQ(record_from_json(parse_json(canonical_json(json), "x"), "x"), record);
@@ -76,7 +55,7 @@ TEST(Record, TheSchemaRefusesWhatTheReaderRefuses) {
   EXPECT_NE(broken("/model/weights_sha256", "abc"), "");
   EXPECT_NE(broken("/model/note", "x"), "");
   EXPECT_NE(broken("/started", "yesterday"), "");
-  EXPECT_NE(broken("/schema", "asymkv.record/2"), "");
+  EXPECT_NE(broken("/schema", "asymkv.record/1"), "");
   Json json = record_to_json(full_record());
   json.erase("build");
   EXPECT_EQ(schema().check(json), "$ lacks build");
@@ -112,19 +91,26 @@ TEST(Record, IsAttestedOnlyIfEveryKernelAgrees) {
 TEST(Record, MergingAddsLaunchesAndKeepsTheFirstStart) {
   Record later = full_record();
   later.key.launched[0].count = 5;
-  later.key.launched.push_back({"cpu/avx512", "write<bf16,e4m3>", "bf16", "b1", 7});
+  later.key.launched.push_back({"cuda-sm90a", "write<bf16,e4m3>", "bf16", "b1", 7});
   later.key.allocated->payload_bytes = 1 << 21;
   later.argv_sha256 = std::string(64, '0');
   later.started = "2026-11-29T17:00:00Z";
   later.ended = "2026-11-29T17:30:00Z";
   const Record merged = merge_records(full_record(), later, "record.json");
   Record expected = full_record();
-  expected.key.launched = {{"cpu/avx512", "attend<bf16,e4m3,64>", "bf16", "b1", 17},
-                           {"cpu/avx512", "write<bf16,e4m3>", "bf16", "b1", 7}};
+  expected.key.launched = {{"cuda-sm90a", "attend<bf16,e4m3,64>", "bf16", "b1", 17},
+                           {"cuda-sm90a", "write<bf16,e4m3>", "bf16", "b1", 7}};
   expected.value.launched[0].count = 24;
   expected.key.allocated->payload_bytes = 1 << 21;
   expected.ended = later.ended;
   EXPECT_EQ(merged, expected);
+  // A resumed run may go on elsewhere, with the same kernels.
+  later.device.name = "H100";
+  later.launch.threads = 8;
+  const Record moved = merge_records(merged, later, "record.json");
+  EXPECT_EQ(moved.device.name, "H200; H100");
+  EXPECT_EQ(moved.launch.threads, 0);
+  EXPECT_EQ(merge_records(moved, later, "record.json").device.name, "H200; H100");
   // A process that ran nothing takes nothing away.
   later.key.launched.clear();
   later.value.launched.clear();
@@ -141,6 +127,7 @@ TEST(Record, RecordsOnOtherTermsAreNotMerged) {
   refuse([](Record& r) { r.key.allocated->page_bytes = 8192; }, "record.json: field \"key\" is");
   refuse([](Record& r) { r.model.weights_sha256 = std::string(64, '9'); }, "field \"model\" is");
   refuse([](Record& r) { r.scales = {"none", "", 3}; }, "field \"scales\" is");
+  refuse([](Record& r) { r.worker = "cuda-sm90a+cuda-cublaslt-a16"; }, "field \"worker\" is");
 }
 
 TEST(Record, BrokenRecordsNameTheField) {
@@ -166,11 +153,41 @@ TEST(Record, BrokenRecordsNameTheField) {
   refuse("/transform/sha256", nullptr, "field \"transform.sha256\" must be given exactly where a bias was removed");
   refuse("/launch/mode", "lazy", "field \"launch.mode\" is \"lazy\"; known: eager graph");
   refuse("/ended", "2026-11-29 16:20:05", "field \"ended\" is \"2026-11-29 16:20:05\"");
-  refuse("/engine", "other", "a record imported from another engine may carry what was requested");
+  refuse("/imported_from", "other-log", "an imported record may carry what was requested, nothing more");
   refuse("/note", 1, "unknown field \"note\"");
   Json json = record_to_json(full_record());
   json["schema"] = "asymkv.record/9";
-  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kUnsupported, "\"asymkv.record/9\"; this program");
+  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kUnsupported,
+               "reads asymkv.record/1 to asymkv.record/2");
+}
+
+TEST(Record, OnlyAnotherEngineHasTypesOfItsOwn) {
+  Json json = record_to_json(other_engine());
+  json["engine"] = "asymkv";
+  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kBadInput, "is \"q8_0\"; known:");
+  json = record_to_json(other_engine());
+  json["value"]["resolved"] = "fp8";
+  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kBadInput, "is \"fp8\"; known:");
+}
+
+// A sample of every version ever written stays here; each is read, and written again, as it was.
+TEST(Record, EveryVersionEverWrittenIsReadAndKept) {
+  for (int64_t version = 1; version <= kRecordVersion; ++version) {
+    const std::string name = fmt::format("record-{}.json", version);
+    const Json sample = read_json_file(test_file(name));
+    const Record record = record_from_json(sample, name);
+    EXPECT_EQ(record.version, version);
+    EXPECT_EQ(record_to_json(record), sample) << name;
+    const std::string schema_file = version == kRecordVersion ? "record.schema.json" : "record-1.schema.json";
+    EXPECT_EQ(test::SchemaCheck(schema_file).check(sample), "") << name;
+    EXPECT_TRUE(record.key.attested() && record.value.attested()) << name;
+  }
+}
+
+TEST(Record, AForeignRecordOfVersion1MayHaveRequestedOnly) {
+  Json json = read_json_file(test_file("record-1.json"));
+  json["engine"] = "other";
+  expect_error([&] { record_from_json(json, "r.json"); }, ErrorCode::kBadInput, "field \"engine\" is \"other\"");
 }
 
 TEST(Record, ARecordThatCouldNotBeReadIsNotWritten) {
@@ -212,6 +229,8 @@ TEST(Record, LaunchInstancesSayWhatQueriesWereRoundedTo) {
   EXPECT_EQ(launch_instance("decode", "cpu-avx2/decode", ""), "decode:cpu-avx2/decode");
   const std::string rounded = launch_instance("decode", "cpu-avx2/decode", "e4m3");
   EXPECT_EQ(rounded, "decode:cpu-avx2/decode queries=e4m3");
+  EXPECT_EQ(launch_query(rounded), "e4m3");
+  EXPECT_EQ(launch_query("decode:cpu-avx2/decode"), "");
   EXPECT_TRUE(is_launch_of(rounded, "decode", "e4m3"));
   EXPECT_FALSE(is_launch_of(rounded, "decode", ""));
   EXPECT_FALSE(is_launch_of(rounded, "write", "e4m3"));
