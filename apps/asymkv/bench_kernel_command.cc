@@ -10,6 +10,8 @@
 
 #if ASYMKV_CUDA_BUILT
 #include "asymkv/kernels/cuda/kernel_bench.h"
+#include "asymkv/record/kernel_row.h"
+#include "run_record.h"
 #endif
 
 namespace asymkv::app {
@@ -24,16 +26,30 @@ struct KernelBenchArgs {
 };
 
 #if ASYMKV_CUDA_BUILT
+// The benchmark's report with the short record of each row in full (record/kernel_row.h).
+Json with_records(Json report, const RunClock& clock) {
+  for (Json& row : report.at("rows")) {
+    Record record = record_from_kernel_row(row, "bench kernel");
+    record.engine_version = kVersion;
+    record.started = utc_timestamp(clock.start());
+    record.ended = utc_timestamp(std::chrono::system_clock::now());
+    row["record"] = record_to_json(record);
+  }
+  return report;
+}
+
 int run_kernel_bench_command(const KernelBenchArgs& args) {
+  const RunClock clock;
   cuda::KernelBenchOptions options;
   options.format_filter = args.formats;
   options.shape_filter = args.shapes;
   options.check = !args.no_check;
   const auto progress = [](const std::string& line) { print_note("{}\n", line); };
   const cuda::KernelBenchReport report = cuda::run_kernel_bench(options, progress);
-  if (!args.out.empty()) write_file_atomic(args.out, report.to_json().dump(1) + "\n");
+  const Json answer = with_records(report.to_json(), clock);
+  if (!args.out.empty()) write_file_atomic(args.out, answer.dump(1) + "\n");
   if (args.json) {
-    print_json(report.to_json());
+    print_json(answer);
   } else {
     fmt::print("{}", report.to_table());
   }

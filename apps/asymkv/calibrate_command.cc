@@ -15,6 +15,7 @@
 #include "command.h"
 #include "option_values.h"
 #include "output_file.h"
+#include "run_record.h"
 #include "side_documents.h"
 
 namespace asymkv::app {
@@ -33,6 +34,7 @@ struct CalibrateArguments {
 int run(const CalibrateArguments& args) {
   check_output_file(args.scales, "--out");
   const std::string text = read_utf8_text(args.data);
+  const RunClock clock;
   const auto model = load_model(args.model, select_backends(args.device));
   const auto documents = cut_documents(*model, text, args.tokens, args.documents, args.data);
   const ScaleSet scales = calibrate_scales(*model, documents);
@@ -44,7 +46,12 @@ int run(const CalibrateArguments& args) {
                layer.key_prebias ? fmt::format("{:.6g}", *layer.key_prebias) : "-", *layer.value);
   }
   print_note("{} documents of up to {} tokens; scales written to {}\n", documents.size(), args.tokens, args.scales);
-  if (args.json) print_json({{"scales", args.scales}, {"source", scales.source}, {"layers", json.at("layers")}});
+  if (args.json) {
+    print_json({{"scales", args.scales},
+                {"source", scales.source},
+                {"layers", json.at("layers")},
+                {"record", make_model_record(*model, clock)}});
+  }
   return 0;
 }
 

@@ -28,6 +28,7 @@ void add_generate_command(CLI::App& root, Action& action);
 void add_model_command(CLI::App& root, Action& action);
 void add_plan_command(CLI::App& root, Action& action);
 void add_probe_command(CLI::App& root, Action& action);
+void add_record_command(CLI::App& root, Action& action);
 void add_stats_command(CLI::App& root, Action& action);
 
 // Prints one JSON object and a newline on stdout. Human text and progress go to stderr, so --json output stays clean.

@@ -28,7 +28,7 @@ namespace {
 
 constexpr AddCommand kCommands[] = {add_admit_command, add_calibrate_command, add_probe_command,  add_generate_command,
                                     add_model_command, add_stats_command,     add_doctor_command, add_gate_command,
-                                    add_bench_command, add_chat_command,      add_plan_command};
+                                    add_bench_command, add_chat_command,      add_plan_command,   add_record_command};
 
 // A closed standard stream's number would go to the next file opened, whose content words would then overwrite. The
 // stand-in of stdout cannot be written to: an answer that nobody receives is an error.

@@ -12,6 +12,7 @@
 #include "command.h"
 #include "option_values.h"
 #include "probe_runner.h"
+#include "run_record.h"
 #include "side_documents.h"
 
 namespace asymkv::app {
@@ -61,11 +62,13 @@ int run(const ProbeArguments& args) {
                 kMinBuiltInTokens);
   }
   const std::string text = args.data.empty() ? std::string() : read_utf8_text(args.data);
+  const RunClock clock;
   const auto model = load_model(args.model, select_backends(args.device));
   const ProbeResult result = run_probe(*model, probe_documents(*model, args, text));
   if (args.json) {
     Json answer = probe_to_json(result);
     answer["model"] = args.model;
+    answer["record"] = make_model_record(*model, clock);
     print_json(answer);
   } else {
     print_human(result);
