@@ -35,6 +35,8 @@ TEST(CapacityRows, OnlyRowsOfExactlyThisPlan) {
   EXPECT_EQ(num_rows(bench, "native", ScaleKind::kDynamic, same), 13);
   EXPECT_EQ(num_rows(bench, "k16v8", ScaleKind::kDynamic, same), 13);
   EXPECT_EQ(num_rows(bench, "k16v8", ScaleKind::kFixed, same), 13);
+  EXPECT_EQ(num_rows(bench, "k8v16", ScaleKind::kFixed, same), 13);
+  EXPECT_EQ(num_rows(bench, "k8v16", ScaleKind::kDynamic, same), 0);
   EXPECT_EQ(num_rows(bench, "ki8v8", ScaleKind::kDynamic, same), 0);  // measured with fixed value scales only
   EXPECT_EQ(num_rows(bench, "native", ScaleKind::kDynamic, [](RowsKey& key) { key.num_q_heads = 16; }), 0);
   EXPECT_EQ(num_rows(bench, "native", ScaleKind::kDynamic, [](RowsKey& key) { key.layout = "plain-1"; }), 0);

@@ -130,6 +130,10 @@ TEST(Capacity, HybridWithRecurrentState) {
 TEST(Capacity, StagingOfOneLayer) {
   EXPECT_EQ(staging_bytes(qwen3_8b(), {}), 256 * kMiB);
   EXPECT_EQ(staging_bytes(phi4(), {}), 320 * kMiB);
+  // Of the larger kind of layer, in the native type whatever is stored.
+  EXPECT_EQ(staging_bytes(gemma3_27b(), {}), 512 * kMiB);
+  const KvFormat stored = parse_kv_format("k8v8", DType::kBF16, ScaleKind::kDynamic);
+  EXPECT_EQ(staging_bytes(qwen3_8b(), {.format = stored}), 256 * kMiB);
 }
 
 // The table "Tiers": bytes of a K/V element pair, head dim 128.
@@ -259,7 +263,11 @@ TEST(Capacity, FixedScalesAreTakenBeforePages) {
   const PoolPlan answer = pool(plan(qwen3_8b(), "k8v8", ScaleKind::kFixed), kGiB);
   EXPECT_EQ(answer.fixed_scales, 36 * 4 * 2);
   EXPECT_EQ(answer.planes.k_scales + answer.planes.v_scales, 0);
-  EXPECT_EQ(pool(plan(qwen3_8b(), "k16v8", ScaleKind::kFixed), kGiB).fixed_scales, 36 * 4);
+  const CachePlan one_side = plan(qwen3_8b(), "k16v8", ScaleKind::kFixed);
+  EXPECT_EQ(pool(one_side, kGiB).fixed_scales, 36 * 4);
+  const int64_t page = one_side.growing_page().total();
+  EXPECT_EQ(pool(one_side, page + 36 * 4).num_pages, 1);
+  EXPECT_EQ(pool(one_side, page + 36 * 4 - 1).num_pages, 0);
 }
 
 TEST(Capacity, TensorParallelSplitsOrReplicatesHeads) {
@@ -319,6 +327,8 @@ TEST(Capacity, DraftSharesPageIds) {
   cache.add_draft(plan(shape_of({full_layers(28, 8, 128)}, 16)));
   EXPECT_EQ(cache.bytes_per_token(), 147456 + 114688);
   EXPECT_EQ(pool(cache, 40 * kGiB).num_pages, 40 * kGiB / (16 * (147456 + 114688)));
+  cache.add_draft(plan(qwen3_8_27b()));
+  EXPECT_EQ(cache.fixed_bytes_per_sequence(), 79429632);
 }
 
 TEST(Capacity, OffloadTierAndTwoPools) {
