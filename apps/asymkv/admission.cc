@@ -203,9 +203,10 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   options.prefill = run.protocol.prefill;
   options.chunk_tokens = run.protocol.chunk_tokens;
   options.scales = scales ? &scales->set : nullptr;
+  options.pool_limit_bytes = run.protocol.pool_limit_bytes;
   run.cache = {model->config().num_layers, model->decoder.kv_geometry(options.page_size)};
   EngineRunner runner(*model, options);
-  runner.check_arms(run.arms);
+  runner.check_plan(plan_units(run.protocol, run.cases, run.arms));
 
   ProbeResult probe = prepare_probe(request, *model);
   print_note("probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict), probe.mean_logit_noise);

@@ -86,14 +86,15 @@ void EngineRunner::grow_cache(ArmId arm, int64_t num_pages) {
   cache = make_cache(model_.decoder, request);
 }
 
-void EngineRunner::check_arms(std::span<const ArmId> arms) {
-  for (const ArmId arm : arms) {
+void EngineRunner::check_plan(std::span<const Unit> units) {
+  for (const ArmSlot& slot : units.front().slots) {
     try {
-      grow_cache(arm, 1);
+      grow_cache(slot.arm, 1);
     } catch (const Error& e) {
-      throw Error(e.code(), fmt::format("arm {}: {}", arm_name(arm), e.what()));
+      throw Error(e.code(), fmt::format("arm {}: {}", arm_name(slot.arm), e.what()));
     }
   }
+  if (options_.pool_limit_bytes != 0) check_limit(units);
 }
 
 const KvCache* EngineRunner::cache_of(ArmId arm) const {
@@ -107,14 +108,46 @@ std::map<ArmId, KvCache*> EngineRunner::caches() {
   return all;
 }
 
-void EngineRunner::reserve_caches(const Unit& unit, const std::vector<CaseTokens>& tokens) {
+int64_t EngineRunner::pages_for(const Unit& unit, const CaseTokens& tokens) const {
   const auto pages = [&](int64_t count) { return (count + options_.page_size - 1) / options_.page_size + 1; };
-  int64_t needed = 0;
-  for (const CaseTokens& item : tokens) {
-    const auto prompt = static_cast<int64_t>(item.context.size() + item.question.size());
-    needed += pages(prompt + unit.generation.token_limit) + pages(static_cast<int64_t>(item.context.size()));
+  const auto context = static_cast<int64_t>(tokens.context.size());
+  const auto question = static_cast<int64_t>(tokens.question.size());
+  return pages(context + question + unit.generation.token_limit) + pages(context);
+}
+
+int64_t EngineRunner::bytes_per_page() const {
+  int64_t bytes = 0;
+  for (const auto& [arm, cache] : caches_) bytes += cache->layout().page_bytes().total() * cache->config().num_layers;
+  return bytes;
+}
+
+std::vector<EngineRunner::Part> EngineRunner::cut_unit(const Unit& unit, const std::vector<CaseTokens>& tokens) const {
+  const int64_t most_pages = options_.pool_limit_bytes == 0 ? std::numeric_limits<int64_t>::max()
+                                                            : options_.pool_limit_bytes / bytes_per_page();
+  std::vector<Part> parts = {Part()};
+  for (size_t c = 0; c < tokens.size(); ++c) {
+    const int64_t num_pages = pages_for(unit, tokens[c]);
+    if (parts.back().num_pages + num_pages > most_pages && parts.back().end > parts.back().begin) {
+      parts.push_back({c, c, 0});
+    }
+    parts.back().end = c + 1;
+    parts.back().num_pages += num_pages;
   }
-  for (const ArmSlot& slot : unit.slots) grow_cache(slot.arm, needed);
+  return parts;
+}
+
+void EngineRunner::check_limit(std::span<const Unit> units) const {
+  for (const Unit& unit : units) {
+    for (const Case& item : unit.cases) {
+      const int64_t needed = pages_for(unit, tokenize(unit, item)) * bytes_per_page();
+      if (needed <= options_.pool_limit_bytes) continue;
+      throw_error(ErrorCode::kResourceExhausted,
+                  "case {} needs {} bytes in the caches of {} arms, but the protocol's pool_limit_bytes is {}; raise "
+                  "it, or ask "
+                  "for fewer arms",
+                  item.id, needed, caches_.size(), options_.pool_limit_bytes);
+    }
+  }
 }
 
 void EngineRunner::prefill_per_arm(Prefix& prefix) {
@@ -162,11 +195,12 @@ EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& 
   return prefix;
 }
 
-std::vector<EngineRunner::Lane> EngineRunner::start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens) {
+std::vector<EngineRunner::Lane> EngineRunner::start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens,
+                                                          const Part& part) {
   std::vector<ArmId> arms;
   for (const ArmSlot& slot : unit.slots) arms.push_back(slot.arm);
   std::vector<std::vector<Lane>> by_slot(unit.slots.size());
-  for (size_t c = 0; c < unit.cases.size(); ++c) {
+  for (size_t c = part.begin; c < part.end; ++c) {
     if (!tokens[c].failure.empty()) continue;
     const std::string& text = unit.cases[c].context;
     if (kept_prefix_ == nullptr || kept_prefix_->text != text || kept_prefix_->arms != arms) {
@@ -272,16 +306,18 @@ std::vector<RawOutcome> EngineRunner::run_unit(const Unit& unit) {
       outcomes.push_back(failed_outcome(static_cast<int64_t>(c), slot.arm, tokens.back().failure));
     }
   }
-  reserve_caches(unit, tokens);
-  if (unit.kind == PanelKind::kLoss) {
-    for (size_t c = 0; c < unit.cases.size(); ++c) {
-      if (tokens[c].failure.empty()) run_loss_case(unit, static_cast<int64_t>(c), tokens[c].context, outcomes);
+  for (const Part& part : cut_unit(unit, tokens)) {
+    for (const ArmSlot& slot : unit.slots) grow_cache(slot.arm, part.num_pages);
+    if (unit.kind == PanelKind::kLoss) {
+      for (size_t c = part.begin; c < part.end; ++c) {
+        if (tokens[c].failure.empty()) run_loss_case(unit, static_cast<int64_t>(c), tokens[c].context, outcomes);
+      }
+      continue;
     }
-    return outcomes;
+    std::vector<Lane> lanes = start_lanes(unit, tokens, part);
+    read_questions(tokens, lanes);
+    if (!lanes.empty()) run_generation(unit, lanes, outcomes);
   }
-  std::vector<Lane> lanes = start_lanes(unit, tokens);
-  read_questions(tokens, lanes);
-  if (!lanes.empty()) run_generation(unit, lanes, outcomes);
   return outcomes;
 }
 

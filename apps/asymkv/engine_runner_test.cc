@@ -2,6 +2,7 @@
 
 #include "engine_runner.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <string>
 
+#include "asymkv/base/error.h"
 #include "asymkv/base/json.h"
 #include "asymkv/runtime/backends.h"
 
@@ -94,6 +96,17 @@ void expect_equal(const std::vector<RawOutcome>& a, const std::vector<RawOutcome
   }
 }
 
+int64_t total_plane_bytes(EngineRunner& runner) {
+  int64_t bytes = 0;
+  for (const auto& [arm, cache] : runner.caches()) bytes += cache->inventory().planes.total();
+  return bytes;
+}
+
+std::vector<RawOutcome> sorted(std::vector<RawOutcome> outcomes) {
+  std::ranges::sort(outcomes, {}, [](const RawOutcome& x) { return std::pair(x.case_idx, x.arm); });
+  return outcomes;
+}
+
 class EngineRunnerUnits : public testing::TestWithParam<PanelKind> {};
 
 TEST_P(EngineRunnerUnits, SharedAndPerArmPrefillStoreTheSameBytes) {
@@ -117,6 +130,41 @@ INSTANTIATE_TEST_SUITE_P(Panels, EngineRunnerUnits, testing::Values(PanelKind::k
                          [](const testing::TestParamInfo<PanelKind>& param) {
                            return std::string(panel_kind_name(param.param));
                          });
+
+// The limit holds two of the three cases, so the unit is answered in two parts.
+TEST_P(EngineRunnerUnits, APoolLimitCutsTheUnitAndChangesNoAnswer) {
+  Unit unit = GetParam() == PanelKind::kLoss ? loss_unit() : prompt_unit();
+  unit.slots = {{ArmId::kN, {0, 1, 2}}, {ArmId::kN2, {1, 2, 0}}, {ArmId::kSD, {0, 1, 2}}};
+  EngineRunner free(fragile(), {});
+  const std::vector<RawOutcome> expected = free.run_unit(unit);
+  const int64_t all = total_plane_bytes(free);
+  EngineRunnerOptions options;
+  options.pool_limit_bytes = all * 3 / 4;
+  EngineRunner limited(fragile(), options);
+  limited.check_plan(std::span(&unit, 1));
+  std::vector<RawOutcome> outcomes = limited.run_unit(unit);
+  EXPECT_LE(total_plane_bytes(limited), options.pool_limit_bytes);
+  EXPECT_GT(total_plane_bytes(limited), options.pool_limit_bytes / 2);
+  EXPECT_NE(total_plane_bytes(limited), all);
+  expect_equal(sorted(std::move(outcomes)), sorted(expected));
+}
+
+TEST(EngineRunner, ACaseAboveThePoolLimitIsRefusedByName) {
+  Unit unit = prompt_unit();
+  unit.cases[2].id = "retrieval-1024/0002";
+  unit.slots = {{ArmId::kN, {0, 1, 2}}};
+  EngineRunnerOptions options;
+  options.pool_limit_bytes = 1'000'000;
+  EngineRunner runner(fragile(), options);
+  try {
+    runner.check_plan(std::span(&unit, 1));
+    FAIL() << "was not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(e.what(), testing::HasSubstr("case retrieval-1024/000"));
+    EXPECT_THAT(e.what(), testing::HasSubstr("pool_limit_bytes is 1000000"));
+  }
+}
 
 // A small vocabulary in which <|im_end|> is special.
 TEST(EncodeCase, ControlTokensComeFromTheTemplateAlone) {

@@ -53,11 +53,13 @@ std::vector<RawOutcome> CostMeter::run_unit(const Unit& unit) {
   const double start = clock_();
   std::vector<RawOutcome> outcomes = runner_.run_unit(unit);
   const double seconds = clock_() - start;
-  if (panels_.empty() || panels_.back().first.panel != unit.panel) {
-    panels_.push_back({unit, 0, 0});
-    panels_.back().first.cases.clear();
+  // A run of several looks comes back to each panel.
+  auto found = std::ranges::find(panels_, unit.panel, [](const Panel& panel) { return panel.first.panel; });
+  if (found == panels_.end()) {
+    found = panels_.insert(panels_.end(), {unit, 0, 0});
+    found->first.cases.clear();
   }
-  Panel& panel = panels_.back();
+  Panel& panel = *found;
   panel.num_cases += std::ssize(unit.cases);
   panel.seconds += seconds;
   for (const Case& item : unit.cases) {

@@ -18,7 +18,7 @@ double wall_seconds();
 // What all arms of one panel took beside a run of native alone.
 struct PanelCost {
   std::string panel;
-  int64_t arms = 0;                    // answers a case, N2 included
+  int64_t arms = 0;                    // answers a case at the first look, N2 included
   double seconds_per_case = 0;         // all arms, over the cases that this process answered
   double native_seconds_per_case = 0;  // native alone, at its best batch size
   int64_t native_batch = 0;            // cases answered side by side there

@@ -39,6 +39,17 @@ Unit make_unit(const std::string& panel, int64_t first, int64_t count, const std
   return unit;
 }
 
+TEST(RunCost, APanelAskedInSeveralLooksIsOnePanel) {
+  FakeMachine machine;
+  CostMeter meter(machine, [&machine] { return machine.now; });
+  for (const char* panel : {"math", "loss", "math", "loss"}) meter.run_unit(make_unit(panel, 0, 2, {ArmId::kN}));
+  const std::vector<PanelCost> costs = meter.against_native(machine);
+  ASSERT_EQ(costs.size(), 2U);
+  EXPECT_EQ(costs[0].panel, "math");
+  EXPECT_EQ(costs[1].panel, "loss");
+  EXPECT_EQ(costs[0].native_batch, 4) << "the cases of both looks";
+}
+
 TEST(RunCost, ComparesAllArmsWithTheBestNativeBatch) {
   FakeMachine machine;
   CostMeter meter(machine, [&machine] { return machine.now; });

@@ -41,6 +41,7 @@ class Checker {
 };
 
 constexpr int64_t kMaxTokens = 1 << 20;
+constexpr int64_t kMaxPoolBytes = int64_t{1} << 50;
 constexpr int64_t kMaxPanelCases = 1'000'000;
 constexpr int64_t kMaxCasesPerUnit = 1024;
 constexpr int64_t kMaxSeed = INT64_MAX;
@@ -168,6 +169,7 @@ void check_looks(const Checker& check, const Protocol& p) {
 
 void check_path(const Checker& check, const Protocol& p) {
   check.range(p.chunk_tokens, "chunk_tokens", 0, kMaxTokens);
+  check.range(p.pool_limit_bytes, "pool_limit_bytes", 0, kMaxPoolBytes);
   if (p.prefill != Prefill::kShared) return;
   check.require(p.path == RunPath::kWorker, "prefill",
                 "must be \"per-arm\" on the reference path, where a prefill reads the arm's stored bytes");

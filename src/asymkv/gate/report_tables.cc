@@ -141,6 +141,9 @@ std::string tested(const ReportInputs& in) {
                      fmt::format("{}, {} path, {} prefill, chunk {}", isolated(id.worker), run_path_name(p.path),
                                  prefill_name(p.prefill),
                                  p.chunk_tokens == 0 ? "whole prompt part" : grouped(p.chunk_tokens) + " tokens"));
+  if (p.pool_limit_bytes != 0) {
+    html += definition("Memory limit", grouped(p.pool_limit_bytes) + " bytes for the caches of all arms together");
+  }
   html += definition("Native type", html_escape(id.native_dtype));
   const bool looks = in.run.protocol.looks != Looks();
   html += definition("Cases",
