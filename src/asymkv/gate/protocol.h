@@ -110,7 +110,7 @@ struct Protocol {
   Prefill prefill = Prefill::kShared;
   int64_t chunk_tokens = 0;  // prefill chunk; 0: a prompt part is one chunk whatever its length
   // Most bytes that the planes of all arms' caches may hold together, 0: no limit. A unit that needs more is answered
-  // in parts, to the same bits; a single case that needs more is refused before the first one is asked.
+  // in parts (on the CPU to the same bits); a case that alone needs more is refused before the first one is asked.
   int64_t pool_limit_bytes = 0;
   bool noise_floor = true;  // run arm N2
   // What every other arm is compared with: N, and where there is a second kernel family for native
