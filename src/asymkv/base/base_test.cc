@@ -85,6 +85,8 @@ TEST(Json, DeepNestingIsRefusedBeforeAnythingRecurses) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(256), "x"));
   EXPECT_THROW(parse_json(nested(257), "x"), Error);
+  EXPECT_THROW(parse_json(std::string("{}\0 more", 8), "x"), Error);
+  EXPECT_THROW(parse_json("{\"a\": 1e400}", "x"), Error);
   EXPECT_THROW(parse_json(std::string(1000000, '{'), "x"), Error);
   EXPECT_NO_THROW(parse_json("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]", "x"));
 }

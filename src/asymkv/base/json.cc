@@ -28,11 +28,13 @@ bool present(const Json& object, const std::string& field) {
 // Readers of JSON recurse: a file that nests deeper than any honest one must not end on the stack's limit.
 constexpr int64_t kMaxJsonDepth = 256;
 
-void check_depth(std::string_view text, std::string_view origin) {
+// And what follows a NUL would not be read at all.
+void check_bytes(std::string_view text, std::string_view origin) {
   int64_t depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (c == '\0') throw_bad_input("{} is not valid JSON: byte {} is NUL", origin, i + 1);
     if (in_string) {
       if (c == '\\') ++i;
       if (c == '"') in_string = false;
@@ -55,11 +57,13 @@ std::string canonical_json(const Json& value) {
 }
 
 Json parse_json(std::string_view text, std::string_view origin) {
-  check_depth(text, origin);
+  check_bytes(text, origin);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& e) {
     throw_bad_input("{} is not valid JSON at byte {}", origin, e.byte);
+  } catch (const Json::out_of_range&) {
+    throw_bad_input("{} holds a number beyond what 64 bits can say", origin);
   } catch (const Json::exception& e) {
     throw_bad_input("{} is not valid JSON: {}", origin, e.what());
   }
