@@ -84,7 +84,13 @@ int compare(const CompareOptions& options) {
 }
 
 int import_output(const ImportOptions& options) {
-  if (!options.out.empty()) check_output_file(options.out, "--out");
+  if (!options.out.empty()) {
+    check_output_file(options.out, "--out");
+    std::error_code not_there;
+    if (std::filesystem::equivalent(options.out, options.file, not_there)) {
+      throw_usage("--out {} is the file to import: name another one", options.out);
+    }
+  }
   const auto records = import_records(options.from, read_text_file(options.file), options.file);
   const Json answer = import_to_json(records, options.from, options.file);
   if (!options.out.empty()) write_file_atomic(options.out, canonical_json(answer) + "\n");

@@ -133,7 +133,10 @@ class RecordCommands(unittest.TestCase):
         rounded = self.generated("a16.json", "--kv", "k16v8", "--activations", 16)
         refused = program.run("record", "compare", native, rounded, "--varies", "value", check=1)
         self.assertIn("not comparable: kernel\n", refused.stdout)
-        program.run("record", "compare", native, rounded, "--varies", "value", "--ignore", "kernel", check=0)
+        granted = program.run("record", "compare", native, rounded, "--varies", "value", "--ignore", "kernel", check=0)
+        self.assertIn("ignored: kernel\n", granted.stdout)
+        same = program.run("record", "compare", native, k16v8, "--varies", "value", "--ignore", "value", check=2)
+        self.assertIn("--ignore value", same.stderr)
         rows = program.SOURCE / "bench/results/kernel-h200.json"
         kernels = (f"{rows}:rows[0].record", f"{rows}:rows[1].record")
         self.assertIn("not comparable: value, model\n", program.run("record", "compare", *kernels, check=1).stdout)
@@ -144,6 +147,12 @@ class RecordCommands(unittest.TestCase):
         self.assertIn("keys       requested f16, decided by type_k\n", text)
         self.assertIn("values     requested q8_0, decided by type_v\n", text)
         self.assertIn("not attested", text)
+        forged = self.folder / "forged.json"
+        forged.write_text((SAMPLES / "llama-bench.json").read_text().replace('"f16"', '"f16\\n  effective  attested\\u001b[2J"'))
+        text = program.run("record", "import", forged, "--from", "llama-bench", check=0).stdout
+        self.assertNotIn("\x1b", text)
+        self.assertIn("f16\\x0a  effective  attested", text)
+        program.run("record", "import", forged, "--from", "llama-bench", "--out", forged, check=2)
         out = self.folder / "imported.json"
         program.run("record", "import", SAMPLES / "vllm-log-auto.txt", "--from", "vllm-log", "--out", out, check=0)
         imported = json.loads(out.read_text())

@@ -6,6 +6,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/utf8.h"
 #include "asymkv/record/import_document.h"
+#include "asymkv/record/record_table.h"
 
 namespace asymkv {
 namespace {
@@ -41,9 +42,14 @@ Json text_or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }
 
+// The mark and the text, or nothing where there is no text.
+std::string marked(std::string_view mark, const std::string& text) {
+  return text.empty() ? std::string() : fmt::format("{}{}", mark, shown(text));
+}
+
 std::string decision(const SideFacts& side, const std::string& decided_by) {
   if (!side.requested) return "unset: no field says";
-  return fmt::format("{}, decided by {}", *side.requested, decided_by);
+  return fmt::format("{}, decided by {}", shown(*side.requested), shown(decided_by));
 }
 
 }  // namespace
@@ -80,13 +86,12 @@ std::string render_import(std::span<const ImportedRecord> records) {
   std::string text;
   for (const ImportedRecord& imported : records) {
     const Record& record = imported.record;
-    text += fmt::format("{}{}{}{}{}\n", imported.at, imported.at.empty() ? "" : ": ", record.engine,
-                        record.engine_version.empty() ? "" : " " + record.engine_version,
-                        record.model.id.empty() ? "" : ", " + record.model.id);
+    text += fmt::format("{}{}{}{}\n", imported.at.empty() ? "" : fmt::format("{}: ", shown(imported.at)),
+                        shown(record.engine), marked(" ", record.engine_version), marked(", ", record.model.id));
     text += fmt::format("  keys       requested {}\n", decision(record.key, imported.key_decided_by));
     text += fmt::format("  values     requested {}\n", decision(record.value, imported.value_decided_by));
     text += "  effective  keys unknown, values unknown: not attested\n";
-    for (const std::string& note : imported.notes) text += fmt::format("  note: {}\n", note);
+    for (const std::string& note : imported.notes) text += fmt::format("  note: {}\n", shown(note));
   }
   return text;
 }

@@ -160,7 +160,11 @@ std::vector<std::string_view> comparison_fields() {
 
 RecordComparison compare_records(const Record& a, const Record& b, const RecordComparisonOptions& options) {
   if (!options.varies.empty()) check_field("--varies", options.varies, true);
-  for (const std::string& field : options.ignore) check_field("--ignore", field, false);
+  for (const std::string& field : options.ignore) {
+    check_field("--ignore", field, false);
+    const bool compared = field == options.varies || (options.varies == kBoth && (field == "key" || field == "value"));
+    if (compared) throw_usage("--ignore {} takes away what --varies {} compares", field, options.varies);
+  }
   RecordComparison comparison;
   comparison.ignored = options.ignore;
   comparison.differences = find_differences(a, b);
@@ -192,11 +196,13 @@ std::string render_record_comparison(const RecordComparison& comparison) {
   for (const FieldDifference& difference : comparison.differences) {
     text += fmt::format("{:10} {}\n           {}\n", difference.field, difference.a, difference.b);
   }
+  if (!comparison.ignored.empty()) text += fmt::format("ignored: {}\n", fmt::join(comparison.ignored, ", "));
   if (!comparison.comparable()) {
     return text + fmt::format("not comparable: {}\n", fmt::join(comparison.refused, ", "));
   }
-  return text + (comparison.varies.empty() ? "comparable: nothing differs\n"
-                                           : fmt::format("comparable: {} is what differs\n", comparison.varies));
+  return text + (comparison.varies.empty()
+                     ? fmt::format("comparable: nothing{} differs\n", comparison.ignored.empty() ? "" : " else")
+                     : fmt::format("comparable: {} is what differs\n", comparison.varies));
 }
 
 }  // namespace asymkv

@@ -12,7 +12,7 @@ constexpr std::string_view kUnknown = "unknown";
 constexpr size_t kHashShown = 16;  // digits of a hash in the table; the JSON has all
 
 std::string or_unknown(const std::string& text) {
-  return text.empty() ? std::string(kUnknown) : text;
+  return text.empty() ? std::string(kUnknown) : shown(text);
 }
 
 std::string short_hash(const std::string& hash) {
@@ -43,8 +43,8 @@ std::vector<Row> fact_rows(const SideFacts& key, const SideFacts& value) {
     return Row{name, allocated_text(key, member), allocated_text(value, member)};
   };
   return {{"", "keys", "values"},
-          {"requested", key.requested.value_or("unset"), value.requested.value_or("unset")},
-          {"resolved", key.resolved.value_or("unknown"), value.resolved.value_or("unknown")},
+          {"requested", shown(key.requested.value_or("unset")), shown(value.requested.value_or("unset"))},
+          {"resolved", shown(key.resolved.value_or("unknown")), shown(value.resolved.value_or("unknown"))},
           allocated("allocated", &AllocatedSide::format),
           allocated("  scale", &AllocatedSide::scale),
           allocated("  page bytes", &AllocatedSide::page_bytes),
@@ -67,8 +67,8 @@ std::string render_facts(const SideFacts& key, const SideFacts& value) {
 std::string render_kernels(std::string_view side, const std::vector<LaunchedKernel>& kernels) {
   std::string text;
   for (const LaunchedKernel& kernel : kernels) {
-    text += fmt::format("  {:13}  {} on {}, {} times, build {}\n", side, kernel.instance, kernel.format, kernel.count,
-                        short_hash(kernel.build));
+    text += fmt::format("  {:13}  {} on {}, {} times, build {}\n", side, shown(kernel.instance), kernel.format,
+                        kernel.count, short_hash(kernel.build));
     side = "";
   }
   return text;
@@ -76,7 +76,7 @@ std::string render_kernels(std::string_view side, const std::vector<LaunchedKern
 
 std::string model_text(const Record::Model& model) {
   std::string text = or_unknown(model.id);
-  if (!model.revision.empty()) text += fmt::format(", revision {}", model.revision);
+  if (!model.revision.empty()) text += fmt::format(", revision {}", shown(model.revision));
   if (!model.native_dtype.empty()) text += fmt::format(", native {}", model.native_dtype);
   if (!model.weights_sha256.empty()) text += fmt::format(", weights {}", short_hash(model.weights_sha256));
   return text;
@@ -84,9 +84,10 @@ std::string model_text(const Record::Model& model) {
 
 std::string device_text(const Record::Device& device) {
   std::string text = device.kind.empty() ? or_unknown(device.name) : device.kind + " " + or_unknown(device.name);
-  if (!device.compute_capability.empty()) text += fmt::format(", compute capability {}", device.compute_capability);
-  if (!device.driver.empty()) text += fmt::format(", driver {}", device.driver);
-  if (!device.toolkit.empty()) text += fmt::format(", toolkit {}", device.toolkit);
+  if (!device.compute_capability.empty())
+    text += fmt::format(", compute capability {}", shown(device.compute_capability));
+  if (!device.driver.empty()) text += fmt::format(", driver {}", shown(device.driver));
+  if (!device.toolkit.empty()) text += fmt::format(", toolkit {}", shown(device.toolkit));
   return text;
 }
 
@@ -106,10 +107,10 @@ std::string render_run(const Record& record) {
   const auto line = [&](std::string_view name, const std::string& what) {
     text += fmt::format("  {:13}  {}\n", name, what);
   };
-  line("scales", with_hash(record.scales.source, record.scales.sha256));
+  line("scales", with_hash(shown(record.scales.source), record.scales.sha256));
   line("transform", with_hash(record.transform.kind, record.transform.sha256));
   line("layout", fmt::format("{}, {} slots a page", or_unknown(record.layout.id), record.layout.page_size));
-  if (!record.worker.empty()) line("worker", record.worker);
+  if (!record.worker.empty()) line("worker", shown(record.worker));
   line("device", device_text(record.device));
   line("build", fmt::format("{}, compiler {}", short_hash(record.build.hash), or_unknown(record.build.compiler)));
   line("launch", launch_text(record.launch));
@@ -120,19 +121,29 @@ std::string render_run(const Record& record) {
 
 }  // namespace
 
+std::string shown(std::string_view text) {
+  constexpr unsigned char kFirstPrintable = 0x20, kDelete = 0x7f;
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    line += byte < kFirstPrintable || byte == kDelete ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return line;
+}
+
 std::string attestation(const SideFacts& side) {
   if (side.attested()) return "attested";
   if (!side.allocated) return "not attested: nothing says what was allocated";
   if (side.launched.empty()) return "not attested: nothing says which kernels ran";
   const auto other = std::ranges::find_if(
       side.launched, [&](const LaunchedKernel& kernel) { return kernel.format != side.allocated->format; });
-  return fmt::format("not attested: {} worked on {}", other->instance, other->format);
+  return fmt::format("not attested: {} worked on {}", shown(other->instance), other->format);
 }
 
 std::string render_record(const FoundRecord& found) {
   const Record& record = found.record;
-  std::string text = fmt::format("{}{}{} {}\n", found.at, found.at.empty() ? "" : ": ", record.engine,
-                                 record.engine_version.empty() ? "(version unknown)" : record.engine_version);
+  std::string text = fmt::format("{}{}{} {}\n", shown(found.at), found.at.empty() ? "" : ": ", shown(record.engine),
+                                 record.engine_version.empty() ? "(version unknown)" : shown(record.engine_version));
   if (!record.imported_from.empty()) text += fmt::format("  {:13}  {}\n", "imported", record.imported_from);
   text += render_facts(record.key, record.value);
   text += render_kernels("keys", record.key.launched);
@@ -150,7 +161,7 @@ std::string render_record_list(std::span<const FoundRecord> records) {
   for (const FoundRecord& found : records) {
     const Record& record = found.record;
     const bool attested = record.key.attested() && record.value.attested();
-    text += fmt::format("{:{}}  keys {}, values {}, {}\n", found.at, width, record.key.effective(),
+    text += fmt::format("{:{}}  keys {}, values {}, {}\n", shown(found.at), width, record.key.effective(),
                         record.value.effective(), attested ? "attested" : "not attested");
   }
   return text;

@@ -2,11 +2,16 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "asymkv/record/record.h"
 #include "asymkv/record/record_scan.h"
 
 namespace asymkv {
+
+// A text of a file as part of one line on a terminal: control characters as \xNN, so that no file writes lines of its
+// own or commands the terminal.
+std::string shown(std::string_view text);
 
 // "attested", or "not attested: " and why: what is unknown, or the kernel that worked on another format.
 std::string attestation(const SideFacts& side);
