@@ -33,7 +33,10 @@ int64_t parse_byte_size(std::string_view text, std::string_view option) {
   const std::optional<int64_t> count = parse_number<int64_t>(number);
   int64_t size = 0;
   if (!count || *count < 0 || __builtin_mul_overflow(*count, unit, &size)) {
-    throw_usage("{} {}: give a whole number of bytes, such as 36MiB, 40GiB, 24GB or 1048576", option, text);
+    throw_usage(
+        "{} {}: give a whole number of bytes below 2^63, with B, kB, MB, GB, TB, KiB, MiB, GiB, TiB or no unit, such "
+        "as 40GiB",
+        option, text);
   }
   return size;
 }

@@ -1,5 +1,6 @@
 #include "plan_export.h"
 
+#include "asymkv/base/error.h"
 #include "byte_size.h"
 
 namespace asymkv::app {
@@ -7,6 +8,10 @@ namespace asymkv::app {
 Json aiconfigurator_json(const PlanOptions& options, const PlanInputs& inputs, const PlanAnswer& answer) {
   const MemoryTerms& terms = inputs.terms;
   const PoolPlan& pool = answer.capacity.pool;
+  if (answer.cache.bytes_per_token() == 0) {
+    throw_unsupported("{}: every layer keeps a window only, so no number of bytes a token says what fits; use --tokens",
+                      inputs.model.path);
+  }
   const int64_t device = options.device_memory.empty() ? 0 : parse_byte_size(options.device_memory, "--device-memory");
   return {{"total_gpu_capacity_bytes", device > 0 ? Json(device) : Json()},
           {"total_kv_size_bytes", pool.pool_bytes()},

@@ -8,6 +8,8 @@
 namespace asymkv::app {
 namespace {
 
+constexpr int64_t kMaxRanks = 65536;
+
 void add_cache_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--kv", options.kv,
@@ -21,7 +23,7 @@ void add_cache_options(CLI::App& command, PlanOptions& options) {
       ->check(CLI::Range(int64_t{1}, kMaxPlannedPageSize))
       ->capture_default_str();
   command.add_option("--tp", options.tensor_parallel, "ranks that share the heads; all bytes are those of one rank")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxRanks))
       ->capture_default_str();
   command
       .add_option(
@@ -122,6 +124,30 @@ MemoryTerms memory_terms(const PlanOptions& options, const PlanInputs& inputs) {
   return terms;
 }
 
+// An option that nothing reads is a mistake of the caller's.
+void check_companions(const PlanOptions& options) {
+  const PlanOptions unset;
+  const auto refuse = [](bool lonely, std::string_view option, std::string_view companion) {
+    if (lonely) throw_usage("{} says nothing without {}", option, companion);
+  };
+  if (options.device_memory.empty()) {
+    refuse(options.weights != unset.weights, "--weights", "--device-memory");
+    refuse(options.activation_memory != unset.activation_memory, "--activation-memory", "--device-memory");
+    refuse(options.workspace != unset.workspace, "--workspace", "--device-memory");
+    refuse(options.graphs != unset.graphs, "--graphs", "--device-memory");
+    refuse(options.other != unset.other, "--other", "--device-memory");
+    refuse(options.staging_tokens != unset.staging_tokens, "--staging-tokens", "--device-memory");
+  }
+  const bool sweeps = options.sweep || !options.plot.empty();
+  refuse(options.tokens == 0 && !sweeps && options.shared_prefix != 0, "--shared-prefix", "--tokens or --sweep");
+  refuse(!sweeps && !options.contexts.empty(), "--contexts", "--sweep or --plot");
+  refuse(!options.verify && options.pages != unset.pages, "--pages", "--verify");
+  const bool asks_more = sweeps || options.verify || options.tokens != 0;
+  if (!options.export_to.empty() && asks_more) {
+    throw_usage("--export prints that tool's figures alone: leave out --sweep, --plot, --verify and --tokens");
+  }
+}
+
 void check_budget_options(const PlanOptions& options) {
   if (!options.budget.empty() && !options.device_memory.empty()) {
     throw_usage("give --budget or --device-memory, not both");
@@ -131,6 +157,7 @@ void check_budget_options(const PlanOptions& options) {
   if (!has_budget && (!options.verify || asks_for_capacity)) {
     throw_usage("give --budget BYTES (say 40GiB) or --device-memory BYTES");
   }
+  check_companions(options);
   if (options.kv == "all" && (!options.verify || asks_for_capacity)) throw_usage("--kv all goes with --verify alone");
   if (options.rows.empty() != options.device_name.empty()) throw_usage("--rows and --device-name go together");
   if (!options.plot.empty()) check_plot_file(options.plot);
@@ -166,10 +193,16 @@ CachePlanOptions cache_options(const PlanOptions& options, const ModelShape& sha
 }
 
 CachePlan plan_of(const PlanOptions& options, const PlanInputs& inputs, const std::string& kv, ScaleKind scale) {
-  CachePlan plan = plan_cache(inputs.model.shape, cache_options(options, inputs.model.shape, kv, scale));
-  if (inputs.draft) {
-    plan.add_draft(plan_cache(inputs.draft->shape, cache_options(options, inputs.draft->shape, kv, scale)));
-  }
+  const auto plan_model = [&](const PlannedModel& model) {
+    const CachePlanOptions cache = cache_options(options, model.shape, kv, scale);
+    try {
+      return plan_cache(model.shape, cache);
+    } catch (const Error& e) {
+      throw Error(e.code(), fmt::format("{} with --tp {}: {}", model.path, options.tensor_parallel, e.what()));
+    }
+  };
+  CachePlan plan = plan_model(inputs.model);
+  if (inputs.draft) plan.add_draft(plan_model(*inputs.draft));
   return plan;
 }
 

@@ -183,6 +183,18 @@ class Refusals(unittest.TestCase):
         self.refused(2, ["--page-size"], QWEN3_8B, "--budget", "1GiB", "--page-size", 257)
         self.refused(2, ["--plot", "a.pdf"], QWEN3_8B, "--budget", "1GiB", "--plot", "a.pdf")
         self.refused(2, ["--weights"], QWEN3_8B, "--device-memory", "80GiB")
+
+    def test_an_option_that_nothing_reads_is_refused(self):
+        budget = (QWEN3_8B, "--budget", "40GiB")
+        for option, companion in (("--weights", "--device-memory"), ("--activation-memory", "--device-memory"),
+                                  ("--workspace", "--device-memory"), ("--staging-tokens", "--device-memory"),
+                                  ("--shared-prefix", "--tokens"), ("--contexts", "--sweep"), ("--pages", "--verify")):
+            self.refused(2, [option, companion], *budget, option, 1024)
+        self.refused(2, ["--export", "--tokens"], *budget, "--export", "aiconfigurator", "--tokens", 8)
+        self.refused(4, ["window", "--tokens"], CONFIGS / "mistral-7b-v0.1.json", "--budget", "40GiB", "--export", "aiconfigurator")
+
+    def test_a_pool_beyond_the_machine_is_not_tried(self):
+        self.refused(5, ["available", "fewer pages"], CONFIGS / "llama-3.1-70b.json", "--verify", "--pages", 1 << 20)
         self.refused(2, ["--contexts", "0"], QWEN3_8B, "--budget", "1GiB", "--sweep", "--contexts", "0")
         self.refused(2, ["--kv all"], QWEN3_8B, "--budget", "1GiB", "--kv", "all")
         self.refused(2, ["bogus"], QWEN3_8B, "--budget", "1GiB", "--kv", "bogus")

@@ -84,6 +84,15 @@ int64_t hand_out_slots(KvCache& cache) {
   return sequence.num_tokens();
 }
 
+// Memory that is promised but not there ends the process, or another one, without a word.
+void check_available(int64_t planned) {
+  const std::optional<int64_t> available = proc_bytes("/proc/meminfo", "MemAvailable:");
+  if (!available || planned <= *available) return;
+  throw_error(ErrorCode::kResourceExhausted,
+              "the pool to allocate has {} bytes, but {} are available on this machine: allocate fewer pages", planned,
+              *available);
+}
+
 }  // namespace
 
 bool ProcessGrowth::ok() const {
@@ -152,6 +161,7 @@ VerifyResult verify_allocation(const CachePlan& plan, int64_t num_pages, KvMemor
     growth.planned += group.page.scaled(pages).total();
     growth.tolerance += num_planes(group) * (::sysconf(_SC_PAGESIZE) + static_cast<int64_t>(alignof(std::max_align_t)));
   }
+  if (memory == KvMemory::kHost) check_available(growth.planned);
   std::vector<std::unique_ptr<KvCache>> caches;
   map_every_plane();
   const ProcessBytes before;
