@@ -26,12 +26,13 @@ function(asymkv_target_defaults target)
   endif()
 endfunction()
 
-# asymkv_library(NAME SOURCES a.cc ... DEPS lib ...): a static library of one rung of the ladder.
+# asymkv_library(NAME [UNITY] SOURCES a.cc ... DEPS lib ...): a static library of one rung of the ladder. UNITY: its sources
+# share no names of their own, so ASYMKV_UNITY may compile them in groups.
 function(asymkv_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITY" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   asymkv_target_defaults(${name})
-  if(ASYMKV_UNITY)
+  if(ASYMKV_UNITY AND ARG_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})

@@ -12,7 +12,7 @@ namespace asymkv {
 namespace {
 
 const std::vector<ImportSource>& sources() {
-  static const std::vector<ImportSource> all = [] {
+  static const std::vector<ImportSource> kAll = [] {
     std::vector<ImportSource> list;
     for (const auto& family :
          {vllm_sources(), sglang_sources(), llama_sources(), planner_sources(), benchmark_sources()}) {
@@ -20,7 +20,7 @@ const std::vector<ImportSource>& sources() {
     }
     return list;
   }();
-  return all;
+  return kAll;
 }
 
 const ImportSource& source_named(std::string_view name) {
