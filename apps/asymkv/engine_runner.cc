@@ -137,14 +137,14 @@ std::vector<EngineRunner::Part> EngineRunner::cut_unit(const Unit& unit, const s
 }
 
 void EngineRunner::check_limit(std::span<const Unit> units) const {
+  const int64_t page_bytes = bytes_per_page();
   for (const Unit& unit : units) {
     for (const Case& item : unit.cases) {
-      const int64_t needed = pages_for(unit, tokenize(unit, item)) * bytes_per_page();
+      const int64_t needed = pages_for(unit, tokenize(unit, item)) * page_bytes;
       if (needed <= options_.pool_limit_bytes) continue;
       throw_error(ErrorCode::kResourceExhausted,
                   "case {} needs {} bytes in the caches of {} arms, but the protocol's pool_limit_bytes is {}; raise "
-                  "it, or ask "
-                  "for fewer arms",
+                  "it, or ask for fewer arms",
                   item.id, needed, caches_.size(), options_.pool_limit_bytes);
     }
   }

@@ -1,29 +1,13 @@
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <string>
-#include <string_view>
 
-#include "asymkv/base/error.h"
+#include "asymkv/base/error_testkit.h"
 #include "asymkv/record/record.h"
 
 namespace asymkv::test {
-
-inline void expect_error(const std::function<void()>& call, ErrorCode code, std::string_view words) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(error_code_name(e.code()), error_code_name(code)) << e.what();
-    EXPECT_THAT(e.what(), testing::HasSubstr(std::string(words)));
-    return;
-  }
-  ADD_FAILURE() << "no error; expected one about: " << words;
-}
 
 // A file of src/asymkv/record/testdata.
 inline std::filesystem::path test_file(const std::string& name) {
