@@ -112,7 +112,8 @@ footer{padding-top:2rem;padding-bottom:3rem;color:var(--muted);font-size:.9rem}
 main,header.top,footer{padding-left:1rem;padding-right:1rem}}
 @media print{:root{--bg:#fff;--panel:#fff;--text:#000;--muted:#444;--line:#bbb;--accent:#0b5cad;--pass:#17703a;--pass-bg:#fff;
 --degraded:#b3261e;--degraded-bg:#fff;--open:#7d5200;--open-bg:#fff;--blank:#444;--blank-bg:#fff;--heat:179 38 30}
-body{font-size:10pt}nav{display:none}main,header.top,footer{max-width:none;padding:0}.scroll{overflow:visible}table,table.wrap{font-size:7.5pt;min-width:100%}
+html,body{font-size:9pt}nav{display:none}p,li{max-width:none}tbody th,caption{position:static}
+main,header.top,footer{max-width:none;padding:0 1px}.scroll{overflow:visible}table,table.wrap{font-size:7.5pt;min-width:100%}
 th,td{padding:.15rem .3rem}svg{min-width:0}figure,tr,.verdict,.facts div{break-inside:avoid}h2,h3{break-after:avoid}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 )css";
