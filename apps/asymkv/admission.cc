@@ -18,6 +18,7 @@
 #include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_folder.h"
+#include "memory_guard.h"
 #include "probe_runner.h"
 #include "side_documents.h"
 
@@ -211,11 +212,12 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   ProbeResult probe = prepare_probe(request, *model);
   print_note("probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict), probe.mean_logit_noise);
   AdmissionRecorder recorder(runner, *model, run, clock);
+  const bool on_device = request.backends.attention->name().starts_with("cuda");
   // Processor time says little where another processor computes.
-  CostMeter meter(recorder, request.backends.attention->name().starts_with("cuda") ? wall_seconds : processor_seconds);
-  const RunSummary summary = run_panels(run, meter);
+  CostMeter meter(recorder, on_device ? wall_seconds : processor_seconds);
+  MemoryGuard guard(meter, run.protocol, on_device ? host_and_device_memory_use : host_memory_use);
+  const RunSummary summary = run_panels(run, guard);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
-
   if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
   if (!run.shard.is_whole()) {
     write_shard_probe(run.folder, probe);

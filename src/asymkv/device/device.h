@@ -31,6 +31,14 @@ DeviceList list_devices();
 // The first device, for a command that needs one. Throws Error{kUnsupported} with why_none.
 DeviceInfo require_device();
 
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+};
+// What the driver says of the current device now, all programs on it counted. Throws Error{kUnsupported} in a build
+// without CUDA, Error{kInternal} where the driver fails.
+DeviceMemory device_memory();
+
 // Device memory of one device, freed on destruction. Throws Error{kResourceExhausted} with the sizes if there is not
 // enough, Error{kUnsupported} in a build without CUDA.
 class DeviceBuffer {

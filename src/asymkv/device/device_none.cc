@@ -17,6 +17,9 @@ DeviceList list_devices() {
 DeviceInfo require_device() {
   throw_unsupported("{}", kWhy);
 }
+DeviceMemory device_memory() {
+  throw_unsupported("{}", kWhy);
+}
 
 DeviceBuffer::DeviceBuffer(int64_t) {
   throw_unsupported("{}", kWhy);

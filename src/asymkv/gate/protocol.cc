@@ -41,7 +41,7 @@ class Checker {
 };
 
 constexpr int64_t kMaxTokens = 1 << 20;
-constexpr int64_t kMaxPoolBytes = int64_t{1} << 50;
+constexpr int64_t kMaxLimitBytes = int64_t{1} << 50;
 constexpr int64_t kMaxPanelCases = 1'000'000;
 constexpr int64_t kMaxCasesPerUnit = 1024;
 constexpr int64_t kMaxSeed = INT64_MAX;
@@ -169,7 +169,9 @@ void check_looks(const Checker& check, const Protocol& p) {
 
 void check_path(const Checker& check, const Protocol& p) {
   check.range(p.chunk_tokens, "chunk_tokens", 0, kMaxTokens);
-  check.range(p.pool_limit_bytes, "pool_limit_bytes", 0, kMaxPoolBytes);
+  check.range(p.pool_limit_bytes, "pool_limit_bytes", 0, kMaxLimitBytes);
+  check.range(p.process_limit_bytes, "process_limit_bytes", 0, kMaxLimitBytes);
+  check.range(p.device_limit_bytes, "device_limit_bytes", 0, kMaxLimitBytes);
   if (p.prefill != Prefill::kShared) return;
   check.require(p.path == RunPath::kWorker, "prefill",
                 "must be \"per-arm\" on the reference path, where a prefill reads the arm's stored bytes");

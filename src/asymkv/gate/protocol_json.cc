@@ -207,6 +207,8 @@ Json protocol_to_json(const Protocol& p) {
   // Left out where it says nothing: a protocol without it keeps the hash that it had before the field was known.
   if (p.controls != Protocol().controls) json["controls"] = arms_to_json(p.controls);
   if (p.pool_limit_bytes != 0) json["pool_limit_bytes"] = p.pool_limit_bytes;
+  if (p.process_limit_bytes != 0) json["process_limit_bytes"] = p.process_limit_bytes;
+  if (p.device_limit_bytes != 0) json["device_limit_bytes"] = p.device_limit_bytes;
   if (p.looks != Looks()) {
     json["looks"] = {{"fractions", p.looks.fractions}, {"spending", stats::spending_name(p.looks.spending)}};
   }
@@ -231,6 +233,8 @@ Protocol protocol_from_json(const Json& json, std::string_view origin) {
   p.default_arms = arms_from(fields, "default_arms");
   if (fields.has("looks")) p.looks = looks_from(fields.object("looks"));
   if (fields.has("pool_limit_bytes")) p.pool_limit_bytes = fields.integer("pool_limit_bytes");
+  if (fields.has("process_limit_bytes")) p.process_limit_bytes = fields.integer("process_limit_bytes");
+  if (fields.has("device_limit_bytes")) p.device_limit_bytes = fields.integer("device_limit_bytes");
   if (fields.has("controls")) p.controls = arms_from(fields, "controls");
   fields.finish();
   validate_protocol(p, origin);

@@ -111,6 +111,8 @@ TEST(Protocol, HashChangesWithEveryField) {
   EXPECT_TRUE(differs([](Protocol& x) { x.chunk_tokens = 9000; }));
   EXPECT_TRUE(differs([](Protocol& x) { x.default_arms.pop_back(); }));
   EXPECT_TRUE(differs([](Protocol& x) { x.pool_limit_bytes = 1; }));
+  EXPECT_TRUE(differs([](Protocol& x) { x.process_limit_bytes = 1; }));
+  EXPECT_TRUE(differs([](Protocol& x) { x.device_limit_bytes = 1; }));
 }
 
 struct Broken {
@@ -145,6 +147,8 @@ TEST(Protocol, BrokenFilesNameTheField) {
       {"/prefill", "lazy", "field \"prefill\" is \"lazy\"; known: shared per-arm"},
       {"/chunk_tokens", 2048, "retrieval-8192 does not fit into one chunk of 2048 tokens"},
       {"+/pool_limit_bytes", -1, "field \"pool_limit_bytes\" must lie between 0 and"},
+      {"+/process_limit_bytes", -1, "field \"process_limit_bytes\" must lie between 0 and"},
+      {"+/device_limit_bytes", -1, "field \"device_limit_bytes\" must lie between 0 and"},
       {"+/pool_limit_bytes", "1GiB", "field \"pool_limit_bytes\" must be an integer, found \"1GiB\""},
       {"/noise_floor", 1, "field \"noise_floor\" must be true or false, found number"},
       {"/default_arms", Json::array(), "field \"default_arms\" must begin with N"},

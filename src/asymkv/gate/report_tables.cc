@@ -144,6 +144,12 @@ std::string tested(const ReportInputs& in) {
   if (p.pool_limit_bytes != 0) {
     html += definition("Memory limit", grouped(p.pool_limit_bytes) + " bytes for the caches of all arms together");
   }
+  if (p.process_limit_bytes != 0) {
+    html += definition("Memory limit of the process", grouped(p.process_limit_bytes) + " bytes, kept");
+  }
+  if (p.device_limit_bytes != 0) {
+    html += definition("Memory limit of the GPU", grouped(p.device_limit_bytes) + " bytes, kept");
+  }
   html += definition("Native type", html_escape(id.native_dtype));
   const bool looks = in.run.protocol.looks != Looks();
   html += definition("Cases",

@@ -66,6 +66,13 @@ DeviceInfo require_device() {
   return list.devices.front();
 }
 
+DeviceMemory device_memory() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  ASYMKV_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
 DeviceBuffer::DeviceBuffer(int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   void* memory = nullptr;
