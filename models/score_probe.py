@@ -3,10 +3,12 @@
 
 Usage: models/make_graded_bias.py FOLDER && models/score_probe.py FOLDER --out scores.json
        models/score_probe.py FOLDER --real qwen.gguf --loss-text wiki.test.tokens --out scores.json
+       models/score_probe.py FOLDER --device cuda --certificates examples/*/certificate.json --out scores.json
 
 Every model is probed, then admitted under a screening protocol with arms N and SD: 60 retrieval cases at 1,024 tokens,
 120 word problems and 8 documents for the embedded family; 20 retrieval cases and eight documents of --loss-text for
-each --real checkpoint, whose retrieval is left out where native itself misses the floor. The truth is read from the
+each --real checkpoint, whose retrieval is left out where native itself misses the floor. A model that was admitted
+with arm SD before is not asked again: --certificates reads probe and panels from there. The truth is read from the
 admission:
 
 degraded  a panel of SD is "degraded": the opposite bound shows a loss beyond its limit (5 % of retrieval cases, 2 % of
@@ -69,19 +71,36 @@ def truth_of(panels):
     return "keeps" if all(change <= limit for _, change, limit in informative) else "between"
 
 
-def score(model, name, protocol, files):
-    probe = ask("probe", model)
+def score(model, protocol, files, device):
+    probe = ask("probe", model, "--device", device)
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "protocol.json"
         path.write_text(json.dumps(protocol))
-        answer = ask("admit", model, "--protocol", path, "--arms", "N,SD", "--out", pathlib.Path(scratch) / "run", *files)
-    against_native = answer["arms"]["SD"]["vs"]["N"]
+        answer = ask("admit", model, "--protocol", path, "--arms", "N,SD", "--out", pathlib.Path(scratch) / "run",
+                     "--device", device, *files)
+    return row_of(model.stem if model.is_file() else model.name, probe, answer["arms"]["SD"]["vs"]["N"])
+
+
+def row_of(name, probe, against_native):
     change = lambda group: next(iter(against_native[group].values()), {})
     math = against_native["preservation"].get("math", {})
     return {"model": name, "probe": probe["verdict"], "mean_logit_noise": probe["mean_logit_noise"],
             "truth": truth_of(panels_of(against_native)), "loss_change_pct": change("loss").get("ratio_minus_1_pct"),
             **{f"{panel}_{field}": counts.get(field) for panel, counts in (("retrieval", change("retrieval")), ("math", math))
                for field in ("n", "control_correct", "lost", "gained")}}
+
+
+def of_certificate(path):
+    certificate = json.loads(path.read_text())
+    return row_of(certificate["identity"]["model"], certificate["probe"], certificate["arms"]["SD"]["vs"]["N"])
+
+
+def scored(jobs, arguments):
+    """The rows, each as soon as it is known."""
+    for model, protocol, files in jobs:
+        yield score(model, protocol, files, arguments.device)
+    for path in arguments.certificates:
+        yield of_certificate(path)
 
 
 def rate(rows, truth, verdict):
@@ -119,6 +138,8 @@ def main():
     parser.add_argument("folder", type=pathlib.Path, help="a folder of models, as make_graded_bias.py writes it")
     parser.add_argument("--real", type=pathlib.Path, nargs="*", default=[], help="other checkpoints; need --loss-text")
     parser.add_argument("--loss-text", type=pathlib.Path, help="text of their loss panel")
+    parser.add_argument("--certificates", type=pathlib.Path, nargs="*", default=[], help="of finished admissions")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where models are run")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     if arguments.real and not arguments.loss_text:
@@ -127,9 +148,9 @@ def main():
     jobs += [(model, protocol_of("quick", True), ["--loss-text", arguments.loss_text]) for model in arguments.real]
     print("| model | noise | probe | retrieval | math | loss | truth |\n|---|---|---|---|---|---|---|")
     rows = []
-    for model, protocol, files in jobs:
-        rows.append(score(model, model.stem if model.is_file() else model.name, protocol, files))
-        print_row(rows[-1])
+    for row in scored(jobs, arguments):
+        print_row(row)
+        rows.append(row)
     rates = {"false_safe": rate(rows, "degraded", "robust"), "false_alarm": rate(rows, "keeps", "fragile"),
              "undecided_of_degraded": rate(rows, "degraded", "undecided"), "undecided_of_keeps": rate(rows, "keeps", "undecided")}
     print()
