@@ -9,6 +9,7 @@
 #include <set>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/error_testkit.h"
 #include "asymkv/base/file.h"
 #include "asymkv/base/hash.h"
 #include "asymkv/base/json.h"
@@ -89,6 +90,19 @@ TEST(Json, DeepNestingIsRefusedBeforeAnythingRecurses) {
   EXPECT_THROW(parse_json("{\"a\": 1e400}", "x"), Error);
   EXPECT_THROW(parse_json(std::string(1000000, '{'), "x"), Error);
   EXPECT_NO_THROW(parse_json("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]", "x"));
+}
+
+TEST(Json, AKeyTwiceInOneObjectIsRefusedByName) {
+  const auto refuse = [](const std::string& text, std::string_view key) {
+    test::expect_error([&] { parse_json(text, "x.json"); }, ErrorCode::kBadInput,
+                       fmt::format("x.json has the key {} twice in one object", key));
+  };
+  refuse(R"({"kv": "f16", "kv": "f16"})", R"("kv")");
+  refuse(R"([1, {"a": {"b": 1, "c": [":"], "b": {}}}])", R"("b")");
+  refuse(R"({"a": 1, "\u0061": 2})", R"("a")");
+  refuse(R"({"": 1, "": 2})", R"("")");
+  refuse("{\"\\n\": {}, \"b:\": \":\", \"\\n\": []}", R"("\n")");
+  EXPECT_EQ(parse_json(R"([{"a": ":\":"}, {"a": {"a": {"a:b": []}}}, {}, "::"])", "x").size(), 4U);
 }
 
 TEST(Json, FieldErrorsNameFieldAndType) {

@@ -1,6 +1,8 @@
 #include "asymkv/base/json.h"
 
 #include <cmath>
+#include <set>
+#include <vector>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
@@ -28,8 +30,10 @@ bool present(const Json& object, const std::string& field) {
 // Readers of JSON recurse: a file that nests deeper than any honest one must not end on the stack's limit.
 constexpr int64_t kMaxJsonDepth = 256;
 
-// And what follows a NUL would not be read at all.
-void check_bytes(std::string_view text, std::string_view origin) {
+// And what follows a NUL would not be read at all. Returns the colons outside strings: one for each member of an
+// object.
+size_t check_bytes(std::string_view text, std::string_view origin) {
+  size_t colons = 0;
   int64_t depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -43,10 +47,33 @@ void check_bytes(std::string_view text, std::string_view origin) {
     if (c == '"') in_string = true;
     if (c == '[' || c == '{') ++depth;
     if (c == ']' || c == '}') --depth;
+    if (c == ':') ++colons;
     if (depth > kMaxJsonDepth) {
       throw_bad_input("{} nests deeper than {} levels at byte {}", origin, kMaxJsonDepth, i + 1);
     }
   }
+  return colons;
+}
+
+size_t count_members(const Json& value) {
+  if (!value.is_structured()) return 0;
+  size_t members = value.is_object() ? value.size() : 0;
+  for (const Json& element : value) members += count_members(element);
+  return members;
+}
+
+// Names the first key that an object has twice: of its two values one would count, and readers differ in which.
+[[noreturn]] void refuse_repeated_key(std::string_view text, std::string_view origin) {
+  std::vector<std::set<std::string>> open;
+  const auto look = [&](int, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event != Json::parse_event_t::key) return true;
+    if (open.back().insert(parsed.get<std::string>()).second) return true;
+    throw_bad_input("{} has the key {} twice in one object", origin, parsed.dump(-1, ' ', true));
+  };
+  const Json value = Json::parse(text.begin(), text.end(), look);
+  ASYMKV_CHECK(false, "{} has fewer members than its {} bytes have colons", origin, text.size());
 }
 
 }  // namespace
@@ -57,9 +84,12 @@ std::string canonical_json(const Json& value) {
 }
 
 Json parse_json(std::string_view text, std::string_view origin) {
-  check_bytes(text, origin);
+  const size_t members = check_bytes(text, origin);
   try {
-    return Json::parse(text.begin(), text.end());
+    Json value = Json::parse(text.begin(), text.end());
+    // Counting is what keeps the check cheap: keys are compared only where some are known to repeat.
+    if (count_members(value) != members) refuse_repeated_key(text, origin);
+    return value;
   } catch (const Json::parse_error& e) {
     throw_bad_input("{} is not valid JSON at byte {}", origin, e.byte);
   } catch (const Json::out_of_range&) {
