@@ -38,8 +38,8 @@ const ImportSource& source_named(std::string_view name) {
   throw_bad_input("{}: is no output of {}: it has not {}", document.origin, source.name, source.mark);
 }
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
+Json printed_json(const std::optional<ImportedRecord::PrintedSide>& side) {
+  return side ? Json{{"format", side->format}, {"at", side->at}} : Json();
 }
 
 // The mark and the text, or nothing where there is no text.
@@ -76,6 +76,7 @@ Json import_to_json(std::span<const ImportedRecord> records, std::string_view so
         {{"at", imported.at},
          {"decided_by",
           {{"key", text_or_null(imported.key_decided_by)}, {"value", text_or_null(imported.value_decided_by)}}},
+         {"printed", {{"key", printed_json(imported.key_printed)}, {"value", printed_json(imported.value_printed)}}},
          {"notes", imported.notes},
          {"record", record_to_json(imported.record)}});
   }
@@ -90,6 +91,11 @@ std::string render_import(std::span<const ImportedRecord> records) {
                         shown(record.engine), marked(" ", record.engine_version), marked(", ", record.model.id));
     text += fmt::format("  keys       requested {}\n", decision(record.key, imported.key_decided_by));
     text += fmt::format("  values     requested {}\n", decision(record.value, imported.value_decided_by));
+    if (imported.key_printed && imported.value_printed) {
+      text += fmt::format("  printed    keys {}, values {} by {}, which attests nothing\n",
+                          shown(imported.key_printed->format), shown(imported.value_printed->format),
+                          imported.key_printed->at);
+    }
     text += "  effective  keys unknown, values unknown: not attested\n";
     for (const std::string& note : imported.notes) text += fmt::format("  note: {}\n", shown(note));
   }

@@ -1,6 +1,7 @@
 #include "asymkv/record/import_document.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +15,11 @@ std::vector<std::string> split_lines(const std::string& text) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
+}
+
+// Discarded unless the text is JSON.
+Json json_if_any(const std::string& text, const std::string& origin) {
+  return Json::accept(text) ? parse_json(text, origin) : Json(Json::value_t::discarded);
 }
 
 void add_objects(ImportDocument& document) {
@@ -30,10 +36,11 @@ void add_objects(ImportDocument& document) {
   if (!document.json.is_discarded()) return;
   for (size_t i = 0; i < document.lines.size(); ++i) {
     if (!document.lines[i].starts_with('{')) continue;
-    Json object = Json::parse(document.lines[i], nullptr, false);
+    const std::string place = fmt::format("line {}", i + 1);
+    Json object = json_if_any(document.lines[i], fmt::format("{}: {}", document.origin, place));
     if (!object.is_object()) continue;
     document.objects.push_back(std::move(object));
-    document.places.push_back(fmt::format("line {}", i + 1));
+    document.places.push_back(place);
   }
 }
 
@@ -48,23 +55,24 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::string unquoted(std::string_view text) {
-  text = trimmed(text);
   const bool quoted = text.size() >= 2 && (text.front() == '\'' || text.front() == '"') && text.back() == text.front();
   return std::string(quoted ? text.substr(1, text.size() - 2) : text);
 }
 
-void add_entry(std::string_view entry, std::map<std::string, std::string>& entries) {
+// {'name': value} or name=value; false for what is neither, and for a name that is there already.
+bool add_entry(std::string_view entry, std::map<std::string, std::string>& entries) {
   entry = trimmed(entry);
-  if (entry.empty()) return;
-  // {'name': value} or name=value.
+  if (entry.empty()) return true;
   const bool quoted = entry.front() == '\'' || entry.front() == '"';
   const size_t end = quoted ? entry.find(entry.front(), 1) : entry.find('=');
-  if (end == std::string_view::npos) return;
-  const size_t separator = quoted ? entry.find(':', end) : end;
-  if (separator == std::string_view::npos) return;
-  const std::string value = unquoted(entry.substr(separator + 1));
-  if (value == "None") return;
-  entries.emplace(quoted ? std::string(entry.substr(1, end - 1)) : std::string(trimmed(entry.substr(0, end))), value);
+  if (end == std::string_view::npos) return false;
+  const size_t separator = quoted ? entry.find_first_not_of(' ', end + 1) : end;
+  if (separator == std::string_view::npos || (quoted && entry[separator] != ':')) return false;
+  const std::string name(quoted ? entry.substr(1, end - 1) : trimmed(entry.substr(0, end)));
+  const std::string_view text = trimmed(entry.substr(separator + 1));
+  if (name.empty() || text.empty()) return false;
+  const std::string value = unquoted(text);
+  return value == "None" || entries.emplace(name, value).second;
 }
 
 // Position of the quote that ends the one at `pos`; npos without one.
@@ -82,12 +90,14 @@ size_t end_of_quote(std::string_view text, size_t pos) {
 
 }  // namespace
 
-ImportDocument parse_import_document(const std::string& text, std::string_view origin) {
+ImportDocument parse_import_document(std::string_view text, std::string_view origin) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   ImportDocument document;
   document.origin = origin;
   document.text = text;
-  document.lines = split_lines(text);
-  document.json = Json::parse(text, nullptr, false);
+  document.lines = split_lines(document.text);
+  document.json = json_if_any(document.text, document.origin);
   add_objects(document);
   return document;
 }
@@ -102,10 +112,44 @@ ImportedRecord start_import(const ImportDocument& document, size_t object, const
   return imported;
 }
 
+void request_key(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field) {
+  if (!requested || requested->empty()) return;
+  imported.record.key.requested = *requested;
+  imported.key_decided_by = field;
+}
+
+void request_value(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field) {
+  if (!requested || requested->empty()) return;
+  imported.record.value.requested = *requested;
+  imported.value_decided_by = field;
+}
+
 void request_both(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field) {
-  if (!requested) return;
-  imported.record.key.requested = imported.record.value.requested = *requested;
-  imported.key_decided_by = imported.value_decided_by = field;
+  request_key(imported, requested, field);
+  request_value(imported, requested, field);
+}
+
+void add_printed(ImportedRecord& imported, const std::vector<PrintedCache>& caches) {
+  if (caches.empty()) return;
+  const PrintedCache& first = caches.front();
+  for (const PrintedCache& cache : caches) {
+    if (cache.key == first.key && cache.value == first.value) continue;
+    imported.notes.push_back(
+        fmt::format("lines {} and {} print caches of different types: keys {}, values {}; keys {}, "
+                    "values {}",
+                    first.line, cache.line, first.key, first.value, cache.key, cache.value));
+    return;
+  }
+  const std::string at = fmt::format("line {}", first.line);
+  imported.key_printed = {first.key, at};
+  imported.value_printed = {first.value, at};
+}
+
+std::string model_name(const std::string& id) {
+  const bool is_path = id.starts_with('/') || id.starts_with('.') || id.starts_with('~');
+  if (!is_path) return id;
+  const std::filesystem::path path(id);
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 bool has_fields(const ImportDocument& document, std::initializer_list<const char*> fields) {
@@ -142,13 +186,14 @@ std::optional<std::map<std::string, std::string>> parse_python_arguments(std::st
       pos = end_of_quote(arguments, pos);
       if (pos == std::string_view::npos) return std::nullopt;
     } else if (depth == 0 && (c == ',' || c == closing)) {
-      add_entry(arguments.substr(start, pos - start), entries);
+      const bool named = add_entry(arguments.substr(start, pos - start), entries);
+      if (!named && closing != '\0') return std::nullopt;
       if (c == closing) return entries;
       start = pos + 1;
     } else if (c == '(' || c == '[' || c == '{') {
       ++depth;
     } else if (c == ')' || c == ']' || c == '}') {
-      --depth;
+      if (--depth < 0 && closing != '\0') return std::nullopt;
     }
   }
   if (closing != '\0') return std::nullopt;

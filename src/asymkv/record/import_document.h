@@ -22,7 +22,8 @@ struct ImportDocument {
   std::vector<Json> objects;        // JSON objects: the text itself, those of its array, or one a line
   std::vector<std::string> places;  // of the objects: "", "[0]", "line 1"
 };
-ImportDocument parse_import_document(const std::string& text, std::string_view origin);
+// A byte order mark in front is no part of the text. Throws Error{kBadInput} for JSON that parse_json refuses.
+ImportDocument parse_import_document(std::string_view text, std::string_view origin);
 
 // One kind of output: how to know it, what of it is missing where it is not known, and how to read it.
 struct ImportSource {
@@ -41,9 +42,23 @@ std::vector<ImportSource> benchmark_sources();  // InferenceX, aiperf, guidellm
 ImportedRecord start_import(const ImportDocument& document, size_t object, const std::string& engine,
                             std::string_view source);
 
-// Sets `requested` of both sides from one field: engines with one type for keys and values. A missing text leaves both
-// unset.
+// Sets `requested` of one side, or of both from one field: engines with one type for keys and values. A missing or an
+// empty text leaves them unset.
+void request_key(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field);
+void request_value(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field);
 void request_both(ImportedRecord& imported, const std::optional<std::string>& requested, const std::string& field);
+
+// A line about an allocated cache.
+struct PrintedCache {
+  size_t line = 0;  // from 1
+  std::string key, value;
+};
+// Sets what was printed. Lines that differ, as of a model and its draft, leave a note instead.
+void add_printed(ImportedRecord& imported, const std::vector<PrintedCache>& caches);
+
+// The name of a model that may be a path: of "/data/m/x.gguf", "./x.gguf" the last part, for where a file lay on one
+// machine is nobody's business; "Qwen/Qwen3-8B" as it is.
+std::string model_name(const std::string& id);
 
 // Whether any object has all these fields.
 bool has_fields(const ImportDocument& document, std::initializer_list<const char*> fields);
@@ -56,7 +71,7 @@ std::string optional_time(JsonFields& fields, const std::string& field);
 
 // Arguments as Python prints them: `arguments` starts behind the opening bracket of {'a': 'x'} or Name(a='x'), or is
 // the rest of a line, a='x', b=y. The texts of the outermost level, quotes taken off; None is no entry. Null where the
-// closing bracket (or the end of a quote) is missing.
+// closing bracket (or the end of a quote) is missing, and where what stands in brackets is no list of named arguments.
 std::optional<std::map<std::string, std::string>> parse_python_arguments(std::string_view arguments, char closing);
 
 // "torch.bfloat16", "bfloat16" -> "bf16"; empty for what is not one of the three floating-point types.

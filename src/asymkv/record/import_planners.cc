@@ -64,7 +64,7 @@ ImportedRecord read_worker(const ImportDocument& document, const Table& table, s
   imported.record.model.id = cell("model");
   imported.record.device.name = cell("system");
   const std::string dtype = table.cell(row, prefix + "kvcache");
-  if (!dtype.empty()) request_both(imported, dtype, fmt::format("column {}kvcache", prefix));
+  request_both(imported, dtype, fmt::format("column {}kvcache", prefix));
   imported.notes.emplace_back("an estimate of a planner: nothing ran");
   return imported;
 }

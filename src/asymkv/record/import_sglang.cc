@@ -11,15 +11,24 @@ const std::string kDtype = "kv_cache_dtype";
 
 // ---------------------------------------------------------------- log
 
-void note_allocation(const ImportDocument& document, ImportedRecord& imported) {
+// "KV Cache is allocated. dtype: torch.bfloat16, #tokens: ...", one for each rank and pool.
+void read_allocation(const ImportDocument& document, ImportedRecord& imported) {
+  constexpr std::string_view kAllocated = "KV Cache is allocated. dtype: ";
+  std::vector<PrintedCache> caches;
   for (size_t i = 0; i < document.lines.size(); ++i) {
-    for (const char* mark : {"KV Cache is allocated", "Using KV cache dtype"}) {
-      const size_t at = document.lines[i].find(mark);
-      if (at == std::string::npos) continue;
-      imported.notes.push_back(fmt::format("line {}: \"{}\" is a word of the log, no fact of this schema", i + 1,
-                                           document.lines[i].substr(at)));
+    const std::string& line = document.lines[i];
+    const size_t allocated = line.find(kAllocated);
+    if (allocated != std::string::npos) {
+      const size_t start = allocated + kAllocated.size();
+      const std::string dtype = line.substr(start, line.find_first_of(", \r", start) - start);
+      if (!dtype.empty()) caches.push_back({i + 1, dtype, dtype});
     }
+    const size_t chosen = line.find("Using KV cache dtype");
+    if (chosen == std::string::npos) continue;
+    imported.notes.push_back(fmt::format("line {}: \"{}\" says what was chosen, not what was allocated or launched",
+                                         i + 1, line.substr(chosen)));
   }
+  add_printed(imported, caches);
 }
 
 std::vector<ImportedRecord> read_log(const ImportDocument& document) {
@@ -30,20 +39,22 @@ std::vector<ImportedRecord> read_log(const ImportDocument& document) {
     const size_t at = line.find(kArguments);
     if (at == std::string_view::npos) continue;
     auto arguments = parse_python_arguments(line.substr(at + kArguments.size()), ')');
-    if (!arguments) throw_bad_input("{}: line {}: the arguments of ServerArgs have no end", document.origin, i + 1);
+    if (!arguments) {
+      throw_bad_input("{}: line {}: the arguments of ServerArgs have no end or are malformed", document.origin, i + 1);
+    }
     const auto dtype = arguments->find(kDtype);
-    const auto asked = dtype == arguments->end() ? std::nullopt : std::optional(dtype->second);
-    if (seen != 0 && asked != imported.record.key.requested) {
+    const std::string asked = dtype == arguments->end() ? "" : dtype->second;
+    if (seen != 0 && asked != imported.record.key.requested.value_or("")) {
       throw_bad_input("{}: lines {} and {} have two values of {}: give the log of one server", document.origin, seen,
                       i + 1, kDtype);
     }
     seen = i + 1;
-    imported.record.model.id = (*arguments)["model_path"];
+    imported.record.model.id = model_name((*arguments)["model_path"]);
     imported.record.model.revision = (*arguments)["revision"];
     imported.record.model.native_dtype = native_dtype_of((*arguments)["dtype"]);
     request_both(imported, asked, fmt::format("line {}: {} of ServerArgs", i + 1, kDtype));
   }
-  note_allocation(document, imported);
+  read_allocation(document, imported);
   return {imported};
 }
 
@@ -56,7 +67,7 @@ bool is_log(const ImportDocument& document) {
 void read_info(JsonFields& info, const std::string& prefix, ImportedRecord& imported) {
   imported.record.engine = "sglang";
   imported.record.engine_version = optional_text(info, "version").value_or("");
-  imported.record.model.id = info.text("model_path");
+  imported.record.model.id = model_name(info.text("model_path"));
   imported.record.model.revision = optional_text(info, "revision").value_or("");
   if (info.has("page_size") && !info.raw("page_size").is_null()) {
     imported.record.layout.page_size = info.integer("page_size");

@@ -32,7 +32,13 @@ std::vector<LogLine> lines_with(const ImportDocument& document, std::string_view
     if (at == std::string_view::npos) continue;
     auto arguments = parse_python_arguments(line.substr(at + mark.size()), closing);
     if (!arguments) {
-      throw_bad_input("{}: line {}: the arguments behind \"{}\" have no end", document.origin, i + 1, mark);
+      throw_bad_input("{}: line {}: the arguments behind \"{}\" have no end or are malformed", document.origin, i + 1,
+                      mark);
+    }
+    // No bracket ends this list, so a log that was cut off may end inside the one value that counts.
+    const bool is_cut = closing == '\0' && i + 1 == document.lines.size() && !document.text.ends_with('\n');
+    if (is_cut && line.substr(line.find_last_of(',') + 1).find(kDtype) != std::string_view::npos) {
+      throw_bad_input("{}: line {}: the log ends inside {}: give it whole", document.origin, i + 1, kDtype);
     }
     found.push_back({i + 1, std::move(*arguments)});
   }
@@ -51,7 +57,7 @@ void check_one_server(const ImportDocument& document, const std::vector<LogLine>
 
 // "v0.14.1" or "version 0.14.1" in a line of the server.
 std::string logged_version(const ImportDocument& document) {
-  for (const std::string_view mark : {"LLM engine (v", "vLLM API server version "}) {
+  for (const std::string_view mark : {"LLM engine (v", "vLLM API server version ", "█  version "}) {
     const size_t at = document.text.find(mark);
     if (at == std::string::npos) continue;
     const size_t start = at + mark.size();
@@ -94,7 +100,7 @@ std::vector<ImportedRecord> read_log(const ImportDocument& document) {
   decide(arguments, configs, imported);
   for (const std::vector<LogLine>& lines : {configs, arguments}) {
     if (lines.empty()) continue;
-    if (imported.record.model.id.empty()) imported.record.model.id = argument(lines.front(), "model");
+    if (imported.record.model.id.empty()) imported.record.model.id = model_name(argument(lines.front(), "model"));
     if (imported.record.model.revision.empty()) imported.record.model.revision = argument(lines.front(), "revision");
   }
   if (!configs.empty()) imported.record.model.native_dtype = native_dtype_of(argument(configs.front(), "dtype"));
@@ -140,7 +146,7 @@ std::string served_model(const ImportDocument& document) {
   const size_t at = document.text.find(kMark);
   if (at == std::string::npos) return {};
   const size_t start = at + kMark.size();
-  return document.text.substr(start, document.text.find('"', start) - start);
+  return model_name(document.text.substr(start, document.text.find('"', start) - start));
 }
 
 ImportedRecord read_cache_info(const ImportDocument& document, size_t line) {
@@ -183,10 +189,10 @@ bool is_metrics(const ImportDocument& document) {
 
 // `--metadata kv_cache_dtype=fp8` of `vllm bench serve` lands at the top.
 void read_serve(JsonFields& fields, ImportedRecord& imported) {
-  const std::string client = fields.text(fields.has("backend") ? "backend" : "endpoint_type");
+  const std::string client = optional_text(fields, fields.has("backend") ? "backend" : "endpoint_type").value_or("");
   // The client of an OpenAI endpoint does not know whose it is.
   imported.record.engine = client == "vllm" ? client : "unknown";
-  imported.record.model.id = fields.text("model_id");
+  imported.record.model.id = model_name(fields.text("model_id"));
   request_both(imported, optional_text(fields, std::string(kDtype)), "kv_cache_dtype, given as metadata");
 }
 
@@ -194,7 +200,7 @@ void read_serve(JsonFields& fields, ImportedRecord& imported) {
 void read_pytorch(JsonFields& fields, ImportedRecord& imported) {
   JsonFields arguments = fields.object("benchmark").object("extra_info").object("args");
   imported.record.engine = "vllm";
-  imported.record.model.id = fields.object("model").text("name");
+  imported.record.model.id = model_name(fields.object("model").text("name"));
   request_both(imported, optional_text(arguments, std::string(kDtype)), "benchmark.extra_info.args.kv_cache_dtype");
 }
 

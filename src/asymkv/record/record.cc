@@ -19,10 +19,6 @@ constexpr std::string_view kUnknown = "unknown";
 constexpr std::string_view kOurEngine = "asymkv";
 constexpr std::string_view kQueryMark = " queries=";
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 std::string nullable_text(JsonFields& fields, const std::string& field) {
   if (fields.raw(field).is_null()) return {};
   std::string text = fields.text(field);
@@ -492,6 +488,10 @@ std::string argv_fingerprint(std::span<const std::string> argv) {
     skip = equals == std::string::npos;
   }
   return hash.hex_digest();
+}
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
 }
 
 std::string utc_timestamp(std::chrono::system_clock::time_point time) {

@@ -143,6 +143,9 @@ Record merge_records(const Record& earlier, const Record& later, std::string_vie
 // ("--api-key X", "--api-key=X"): equal commands agree, and nobody can test guesses of a secret against a record.
 std::string argv_fingerprint(std::span<const std::string> argv);
 
+// The text, or null where there is none.
+Json text_or_null(const std::string& text);
+
 // "2026-11-29T16:20:05Z".
 std::string utc_timestamp(std::chrono::system_clock::time_point time);
 
