@@ -165,6 +165,8 @@ struct KeyPage {
         words[step] = {a.x, b.x, a.y, b.y};
       }
     }
+    // A fragment's words come from the rows of other lanes, where turn_all writes: all have read before any writes.
+    if constexpr (S::kWideKey) __syncwarp();
   }
   // 1 / rms of slots g and g + 8, in the order of key_norm.h.
   __device__ __forceinline__ float2 norm_factors() const {
