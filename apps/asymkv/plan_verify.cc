@@ -18,6 +18,18 @@ Json growth_json(const std::optional<ProcessGrowth>& growth) {
           {"ok", growth->ok()}};
 }
 
+Json device_json(const std::vector<DeviceGrowth>& device) {
+  Json terms = Json::array();
+  for (const DeviceGrowth& growth : device) {
+    terms.push_back({{"term", growth.term},
+                     {"planned", growth.planned},
+                     {"found", growth.found},
+                     {"tolerance", growth.tolerance},
+                     {"ok", growth.ok()}});
+  }
+  return terms;
+}
+
 Json result_json(const VerifyResult& result, const KvFormat& format, std::string_view name) {
   Json lines = Json::array();
   for (const VerifyLine& line : result.lines) {
@@ -30,7 +42,8 @@ Json result_json(const VerifyResult& result, const KvFormat& format, std::string
           {"ok", result.ok()},
           {"difference_bytes", result.difference_bytes()},
           {"lines", lines},
-          {"growth", growth_json(result.growth)}};
+          {"growth", growth_json(result.growth)},
+          {"device", device_json(result.device)}};
 }
 
 // "native", or an arm's name and its format.
@@ -60,7 +73,7 @@ Json verify_plan(const PlanOptions& options, const PlanInputs& inputs) {
   int64_t difference = 0;
   for (const NamedFormat& named : formats_of(options, inputs.model.shape.native_dtype)) {
     const CachePlan plan = plan_of(options, inputs, named.kv, named.scale);
-    const VerifyResult result = verify_allocation(plan, options.pages, memory_of(options));
+    const VerifyResult result = verify_allocation(plan, options.pages, memory_of(options), inputs.terms.staging);
     const KvFormat format = parse_kv_format(named.kv, inputs.model.shape.native_dtype, named.scale);
     formats.push_back(result_json(result, format, named.name));
     ok = ok && result.ok();
@@ -87,6 +100,11 @@ void print_verification(const Json& verification) {
                  growth.at("mapped").get<int64_t>(), growth.at("resident").get<int64_t>(),
                  growth.at("planned").get<int64_t>(), growth.at("tolerance").get<int64_t>(),
                  growth.at("ok").get<bool>() ? "" : ": DIFFERS");
+    }
+    for (const Json& term : format.at("device")) {
+      print_note("; the device gave {} for {} (planned {}, tolerance {}){}", term.at("found").get<int64_t>(),
+                 term.at("term").get<std::string>(), term.at("planned").get<int64_t>(),
+                 term.at("tolerance").get<int64_t>(), term.at("ok").get<bool>() ? "" : ": DIFFERS");
     }
     print_note("\n");
   }

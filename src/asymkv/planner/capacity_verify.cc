@@ -11,11 +11,15 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/number.h"
+#include "asymkv/device/device.h"
 
 namespace asymkv {
 namespace {
 
 constexpr int64_t kAllocatorBooks = int64_t{64} << 10;
+// What a device's driver hands out at once: a large buffer takes whole blocks, small ones share one. Seen on Hopper
+// with CUDA 13, documented nowhere.
+constexpr int64_t kDeviceBlockBytes = int64_t{2} << 20;
 constexpr std::string_view kSlotsTerm = "slots";
 constexpr std::string_view kPagesTerm = "pages";
 
@@ -69,8 +73,11 @@ void map_every_plane() {
 #endif
 }
 
-int64_t num_planes(const CacheGroup& group) {
-  return group.num_layers * (2 + (group.layout.has_k_scales() ? 1 : 0) + (group.layout.has_v_scales() ? 1 : 0));
+// Buffers of a group. On the device keys and values share one, and so do their scales.
+int64_t num_planes(const CacheGroup& group, KvMemory memory) {
+  const bool k_scales = group.layout.has_k_scales(), v_scales = group.layout.has_v_scales();
+  if (memory == KvMemory::kDevice) return group.num_layers * (k_scales || v_scales ? 2 : 1);
+  return group.num_layers * (2 + (k_scales ? 1 : 0) + (v_scales ? 1 : 0));
 }
 
 int64_t group_pages(const CacheGroup& group, int64_t num_pages) {
@@ -93,14 +100,84 @@ void check_available(int64_t planned) {
               *available);
 }
 
+using Caches = std::vector<std::unique_ptr<KvCache>>;
+
+// The pools to allocate, one for each group of the plan.
+struct PlannedPools {
+  std::vector<KvCacheConfig> configs;
+  int64_t bytes = 0;
+  int64_t num_planes = 0;
+};
+
+PlannedPools plan_pools(const CachePlan& plan, int64_t num_pages, KvMemory memory) {
+  PlannedPools pools;
+  for (const CacheGroup& group : plan.groups) {
+    const int64_t pages = group_pages(group, num_pages);
+    pools.configs.push_back(verify_config(group, pages, memory));
+    pools.bytes += group.page.scaled(pages).total();
+    pools.num_planes += num_planes(group, memory);
+  }
+  return pools;
+}
+
+Caches allocate(const CachePlan& plan, const PlannedPools& pools) {
+  Caches caches;
+  for (size_t i = 0; i < pools.configs.size(); ++i) {
+    caches.push_back(std::make_unique<KvCache>(plan.groups[i].layout, pools.configs[i]));
+  }
+  return caches;
+}
+
+Caches allocate_host(const CachePlan& plan, const PlannedPools& pools, VerifyResult& result) {
+  check_available(pools.bytes);
+  ProcessGrowth growth;
+  growth.planned = pools.bytes;
+  growth.tolerance =
+      kAllocatorBooks + pools.num_planes * (::sysconf(_SC_PAGESIZE) + static_cast<int64_t>(alignof(std::max_align_t)));
+  map_every_plane();
+  const ProcessBytes before;
+  Caches caches = allocate(plan, pools);
+  const ProcessBytes after;
+  if (kMeasurable && before.mapped && after.mapped && before.resident && after.resident) {
+    growth.mapped = *after.mapped - *before.mapped + before.free_heap - after.free_heap;
+    growth.resident = *after.resident - *before.resident;
+    result.growth = growth;
+  }
+  return caches;
+}
+
+// What the device's driver gave out since it had `before` bytes free.
+DeviceGrowth growth_since(int64_t before, std::string term, int64_t planned, int64_t num_buffers) {
+  return {std::move(term), planned, before - device_memory().free_bytes, num_buffers * kDeviceBlockBytes};
+}
+
+Caches allocate_device(const CachePlan& plan, const PlannedPools& pools, VerifyResult& result) {
+  DeviceBuffer(1).fill(0);  // the context and what a first fill loads are there before anything is counted
+  const int64_t before = device_memory().free_bytes;
+  Caches caches = allocate(plan, pools);
+  result.device.push_back(growth_since(before, "caches", pools.bytes, pools.num_planes));
+  return caches;
+}
+
+void measure_staging(int64_t staging_bytes, VerifyResult& result) {
+  const int64_t before = device_memory().free_bytes;
+  const DeviceBuffer keys(staging_bytes / 2), values(staging_bytes - staging_bytes / 2);
+  result.device.push_back(growth_since(before, "staging", staging_bytes, 2));
+}
+
 }  // namespace
 
 bool ProcessGrowth::ok() const {
   return std::abs(mapped - planned) <= tolerance && std::abs(resident - planned) <= tolerance;
 }
 
+bool DeviceGrowth::ok() const {
+  return std::abs(found - planned) <= tolerance;
+}
+
 bool VerifyResult::ok() const {
-  return std::ranges::all_of(lines, &VerifyLine::ok) && (!growth || growth->ok());
+  return std::ranges::all_of(lines, &VerifyLine::ok) && (!growth || growth->ok()) &&
+         std::ranges::all_of(device, &DeviceGrowth::ok);
 }
 
 int64_t VerifyResult::difference_bytes() const {
@@ -150,30 +227,12 @@ std::vector<VerifyLine> compare_inventory(const CacheGroup& group, int64_t num_p
           line(kSlotsTerm, num_pages * group.layout.geometry().page_size, num_slots)};
 }
 
-VerifyResult verify_allocation(const CachePlan& plan, int64_t num_pages, KvMemory memory) {
+VerifyResult verify_allocation(const CachePlan& plan, int64_t num_pages, KvMemory memory, int64_t staging_bytes) {
   VerifyResult result;
-  ProcessGrowth growth;
-  growth.tolerance = kAllocatorBooks;
-  std::vector<KvCacheConfig> configs;
-  for (const CacheGroup& group : plan.groups) {
-    const int64_t pages = group_pages(group, num_pages);
-    configs.push_back(verify_config(group, pages, memory));
-    growth.planned += group.page.scaled(pages).total();
-    growth.tolerance += num_planes(group) * (::sysconf(_SC_PAGESIZE) + static_cast<int64_t>(alignof(std::max_align_t)));
-  }
-  if (memory == KvMemory::kHost) check_available(growth.planned);
-  std::vector<std::unique_ptr<KvCache>> caches;
-  map_every_plane();
-  const ProcessBytes before;
-  for (size_t i = 0; i < configs.size(); ++i) {
-    caches.push_back(std::make_unique<KvCache>(plan.groups[i].layout, std::move(configs[i])));
-  }
-  const ProcessBytes after;
-  if (kMeasurable && memory == KvMemory::kHost && before.mapped && after.mapped && before.resident && after.resident) {
-    growth.mapped = *after.mapped - *before.mapped + before.free_heap - after.free_heap;
-    growth.resident = *after.resident - *before.resident;
-    result.growth = growth;
-  }
+  const PlannedPools pools = plan_pools(plan, num_pages, memory);
+  const auto caches =
+      memory == KvMemory::kHost ? allocate_host(plan, pools, result) : allocate_device(plan, pools, result);
+  if (memory == KvMemory::kDevice && staging_bytes > 0) measure_staging(staging_bytes, result);
   for (size_t i = 0; i < caches.size(); ++i) {
     const CacheInventory inventory = caches[i]->inventory();
     const auto lines = compare_inventory(plan.groups[i], group_pages(plan.groups[i], num_pages), inventory,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "asymkv/base/error_testkit.h"
+#include "asymkv/device/device.h"
 #include "asymkv/planner/capacity_testkit.h"
 
 namespace asymkv {
@@ -87,6 +89,32 @@ TEST(CapacityVerify, GrowthBeyondItsToleranceIsAnError) {
   EXPECT_FALSE(growth.ok());
   growth = {.planned = 1000000, .mapped = 1000000, .resident = 999899, .tolerance = 100};
   EXPECT_FALSE(growth.ok());
+}
+
+TEST(CapacityVerify, DeviceGrowthBeyondItsBlocksIsAnError) {
+  VerifyResult result;
+  result.device = {{"caches", 1000, 1100, 100}, {"staging", 1000, 900, 100}};
+  EXPECT_TRUE(result.ok());
+  result.device[0].found = 1101;
+  EXPECT_FALSE(result.ok());
+  result.device[0].found = 1000;
+  result.device[1].found = 899;
+  EXPECT_FALSE(result.ok());
+}
+
+TEST(CapacityVerify, DeviceMemoryIsMeasuredWhereThereIsADevice) {
+  CachePlanOptions options;
+  options.memory = KvMemory::kDevice;
+  const CachePlan plan = plan_cache(two_kinds(), options);
+  if (list_devices().devices.empty()) {
+    test::expect_error([&] { verify_allocation(plan, 8, KvMemory::kDevice); }, ErrorCode::kUnsupported, "");
+    return;
+  }
+  const VerifyResult result = verify_allocation(plan, 8192, KvMemory::kDevice, int64_t{64} << 20);
+  EXPECT_TRUE(result.ok());
+  ASSERT_EQ(result.device.size(), 2);
+  EXPECT_GT(result.device[0].found, 8 * result.device[0].tolerance) << "the check would see nothing";
+  EXPECT_EQ(result.device[1].found, int64_t{64} << 20);
 }
 
 }  // namespace
