@@ -27,7 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARMS = "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD"
 EMBEDDED = ("probe-fragile", "probe-robust")
 QWEN3_8B = "src/asymkv/planner/testdata/configs/qwen3-8b.json"
-TESTS = ("decode_gpu_test", "write_gpu_test", "cuda_attention_gpu_test", "prefill_gpu_test", "cuda_engine_gpu_test")
+TESTS = {"decode_gpu_test": "kernels/cuda", "write_gpu_test": "kernels/cuda", "cuda_attention_gpu_test": "kernels/cuda",
+         "prefill_gpu_test": "kernels/cuda", "cuda_engine_gpu_test": "engine", "capacity_test": "planner"}
 SANITIZED = ("write_gpu_test", "cuda_attention_gpu_test", "decode_gpu_test")
 UNFINISHED = 3
 
@@ -88,8 +89,7 @@ class Stages:
         return row
 
     def test_binary(self, name):
-        folder = "engine" if name.startswith("cuda_engine") else "kernels/cuda"
-        return self.build / "src/asymkv" / folder / name
+        return self.build / "src/asymkv" / TESTS[name] / name
 
     def do_build(self):
         targets = ["asymkv", *TESTS]
