@@ -30,6 +30,7 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = os.environ.get("ASYMKV_PROGRAM", str(SOURCE / "build/release/apps/asymkv/asymkv"))
+FRAGILE_LAYER_NOISE = 1.0  # as `asymkv probe` judges one layer
 ALPHA_DIVISOR = 4  # retrieval, preservation, aggregate, loss of the one arm
 
 
@@ -92,7 +93,11 @@ def row_of(name, probe, against_native):
 
 def of_certificate(path):
     certificate = json.loads(path.read_text())
-    return row_of(certificate["identity"]["model"], certificate["probe"], certificate["arms"]["SD"]["vs"]["N"])
+    probe = certificate["probe"]
+    # Certificates from before this rule are read by it.
+    if max(layer["logit_noise"] for layer in probe["layers"]) >= FRAGILE_LAYER_NOISE:
+        probe["verdict"] = "fragile"
+    return row_of(certificate["identity"]["model"], probe, certificate["arms"]["SD"]["vs"]["N"])
 
 
 def scored(jobs, arguments):

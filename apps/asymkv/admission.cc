@@ -89,7 +89,10 @@ ProbeResult prepare_probe(const AdmissionRequest& request, LoadedModel& model) {
   if (documents.empty()) {
     documents = make_side_documents(model, builtin_protocol("quick"), request.files, kProbeSeedOffset);
   }
-  return run_probe(model, documents);
+  ProbeResult probe = run_probe(model, documents);
+  print_note("probe: keys look {} (logit noise: mean {:.3g}, worst layer {:.3g})\n", fragility_name(probe.verdict),
+             probe.mean_logit_noise, probe.worst_logit_noise());
+  return probe;
 }
 
 RunIdentity make_identity(const AdmissionRequest& request, const LoadedModel& model, const std::vector<ArmId>& arms,
@@ -134,6 +137,10 @@ void refuse_unread_files(const Protocol& protocol, const CaseFiles& files) {
   if (!files.loss_texts.empty()) refuse("--loss-text", std::ranges::any_of(protocol.loss, is_file));
 }
 
+bool on_device(const AdmissionRequest& request) {
+  return request.backends.attention->name().starts_with("cuda");
+}
+
 // What a run asks, before any model is there; holds the folder from here on.
 RunRequest open_run(const AdmissionRequest& request) {
   RunRequest run;
@@ -143,6 +150,11 @@ RunRequest open_run(const AdmissionRequest& request) {
   refuse_unread_files(request.protocol, request.files);
   run.protocol = resolve_data(request.protocol, request.files);
   require_attainable(run.protocol, "protocol " + run.protocol.name);
+  if (run.protocol.device_limit_bytes != 0 && !on_device(request)) {
+    throw_usage(
+        "protocol {} has device_limit_bytes, but this run uses no GPU: add --device cuda, or take the field out",
+        run.protocol.name);
+  }
   run.shard = request.shard;
   run.lock = std::make_shared<FolderLock>(run.folder, run.resume);
   return run;
@@ -210,12 +222,10 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   runner.check_plan(plan_units(run.protocol, run.cases, run.arms));
 
   ProbeResult probe = prepare_probe(request, *model);
-  print_note("probe: keys look {} (mean logit noise {:.3g})\n", fragility_name(probe.verdict), probe.mean_logit_noise);
   AdmissionRecorder recorder(runner, *model, run, clock);
-  const bool on_device = request.backends.attention->name().starts_with("cuda");
   // Processor time says little where another processor computes.
-  CostMeter meter(recorder, on_device ? wall_seconds : processor_seconds);
-  MemoryGuard guard(meter, run.protocol, on_device ? host_and_device_memory_use : host_memory_use);
+  CostMeter meter(recorder, on_device(request) ? wall_seconds : processor_seconds);
+  MemoryGuard guard(meter, run.protocol, on_device(request) ? host_and_device_memory_use : host_memory_use);
   const RunSummary summary = run_panels(run, guard);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
   if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");

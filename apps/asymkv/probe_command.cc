@@ -50,9 +50,11 @@ void print_human(const ProbeResult& result) {
                layer.k_bias_norm, layer.k_max, layer.v_max, layer.logit_noise, layer.logit_noise_max,
                100.0 * layer.k8_output_error, 100.0 * layer.v8_output_error, layer.row_kl);
   }
-  fmt::print("keys look {}: mean logit noise with E4M3 keys {:.3g} (robust up to {}, fragile from {})\n",
-             fragility_name(result.verdict), result.mean_logit_noise, result.thresholds.robust_noise,
-             result.thresholds.fragile_noise);
+  fmt::print(
+      "keys look {}: logit noise with E4M3 keys {:.3g} in the mean (robust up to {}, fragile from {}), {:.3g} in the "
+      "worst layer (fragile from {})\n",
+      fragility_name(result.verdict), result.mean_logit_noise, result.thresholds.robust_noise,
+      result.thresholds.fragile_noise, result.worst_logit_noise(), result.thresholds.layer_limit());
   fmt::print("a probe admits nothing by itself: run asymkv admit\n");
 }
 

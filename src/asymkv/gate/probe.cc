@@ -288,21 +288,28 @@ std::string_view fragility_name(Fragility value) {
   return "?";
 }
 
+double ProbeResult::worst_logit_noise() const {
+  return std::ranges::max(layers, {}, &LayerProbe::logit_noise).logit_noise;
+}
+
 ProbeResult judge_probe(std::vector<LayerProbe> layers, const ProbeThresholds& thresholds) {
   ASYMKV_CHECK(!layers.empty(), "no layers to judge");
   ProbeResult result;
   result.thresholds = thresholds;
   for (const LayerProbe& layer : layers)
     result.mean_logit_noise += layer.logit_noise / static_cast<double>(layers.size());
-  result.verdict = Fragility::kUndecided;
-  if (result.mean_logit_noise <= thresholds.robust_noise) result.verdict = Fragility::kRobust;
-  if (result.mean_logit_noise >= thresholds.fragile_noise) result.verdict = Fragility::kFragile;
   std::vector<LayerProbe> sorted = layers;
   std::ranges::stable_sort(sorted, std::greater<>(), &LayerProbe::logit_noise);
   for (const LayerProbe& layer : sorted) {
     if (layer.logit_noise > thresholds.robust_noise) result.deciding_layers.push_back(layer.layer_idx);
   }
   result.layers = std::move(layers);
+  result.verdict = Fragility::kUndecided;
+  if (result.mean_logit_noise <= thresholds.robust_noise) result.verdict = Fragility::kRobust;
+  if (result.mean_logit_noise >= thresholds.fragile_noise) result.verdict = Fragility::kFragile;
+  if (thresholds.fragile_layer_noise && result.worst_logit_noise() >= *thresholds.fragile_layer_noise) {
+    result.verdict = Fragility::kFragile;
+  }
   return result;
 }
 
@@ -338,6 +345,22 @@ Fragility fragility_from(JsonFields& fields) {
   fields.fail("verdict", "must be robust, undecided or fragile");
 }
 
+Json thresholds_to_json(const ProbeThresholds& thresholds) {
+  Json json = {{"robust_noise", thresholds.robust_noise}, {"fragile_noise", thresholds.fragile_noise}};
+  if (thresholds.fragile_layer_noise) json["fragile_layer_noise"] = *thresholds.fragile_layer_noise;
+  return json;
+}
+
+ProbeThresholds thresholds_from(JsonFields fields) {
+  ProbeThresholds thresholds;
+  thresholds.robust_noise = fields.number("robust_noise");
+  thresholds.fragile_noise = fields.number("fragile_noise");
+  thresholds.fragile_layer_noise.reset();
+  if (fields.has("fragile_layer_noise")) thresholds.fragile_layer_noise = fields.number("fragile_layer_noise");
+  fields.finish();
+  return thresholds;
+}
+
 }  // namespace
 
 Json probe_to_json(const ProbeResult& result) {
@@ -350,8 +373,7 @@ Json probe_to_json(const ProbeResult& result) {
   return {{"verdict", fragility_name(result.verdict)},
           {"mean_logit_noise", result.mean_logit_noise},
           {"deciding_layers", result.deciding_layers},
-          {"thresholds",
-           {{"robust_noise", result.thresholds.robust_noise}, {"fragile_noise", result.thresholds.fragile_noise}}},
+          {"thresholds", thresholds_to_json(result.thresholds)},
           {"layers", std::move(layers)}};
 }
 
@@ -360,9 +382,7 @@ ProbeResult probe_from_json(const Json& json, std::string_view origin) {
   ProbeResult result;
   result.verdict = fragility_from(fields);
   result.mean_logit_noise = fields.number("mean_logit_noise");
-  JsonFields thresholds = fields.object("thresholds");
-  result.thresholds = {thresholds.number("robust_noise"), thresholds.number("fragile_noise")};
-  thresholds.finish();
+  result.thresholds = thresholds_from(fields.object("thresholds"));
   for (JsonFields& row : fields.objects("layers")) {
     LayerProbe layer;
     layer.layer_idx = row.integer("layer");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,16 +58,23 @@ LayerProbe merge_layer_probes(std::span<const LayerProbe> rows);
 enum class Fragility { kRobust, kUndecided, kFragile };
 std::string_view fragility_name(Fragility value);  // "robust", "undecided", "fragile"
 
-// Thresholds on the mean over layers of logit_noise. Measured on the embedded pair and on published Qwen2.5 weights:
-// 0.11 is harmless, 0.25 costs points, 1.2 is collapse.
+// Thresholds on logit_noise, scored in docs/probe.md. One layer is enough to break a model whose mean is small: in
+// Qwen2.5-Coder-1.5B the first one has 4.5, the mean of all 28 is 0.32, and a fifth of the answers is lost.
 struct ProbeThresholds {
-  double robust_noise = 0.15;
-  double fragile_noise = 0.50;
+  double robust_noise = 0.15;   // of the mean over layers, at most
+  double fragile_noise = 0.50;  // of the mean over layers, at least
+  // Of the worst layer, at least: the logits of a row change by 1 nat rms, its weights by a factor of e. Absent from
+  // files that were written before the rule was known; the mean alone decides there.
+  std::optional<double> fragile_layer_noise = 1.0;
+
+  // From this noise on a layer's keys count as fragile in charts.
+  double layer_limit() const { return fragile_layer_noise.value_or(fragile_noise); }
 };
 
 struct ProbeResult {
   Fragility verdict = Fragility::kUndecided;
   double mean_logit_noise = 0;
+  double worst_logit_noise() const;      // of one layer
   std::vector<int64_t> deciding_layers;  // noise above the robust threshold, worst first
   std::vector<LayerProbe> layers;
   ProbeThresholds thresholds;

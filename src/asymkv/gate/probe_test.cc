@@ -164,6 +164,18 @@ TEST(Probe, ThresholdsDecideOnTheMeanAndLayersAreNamedWorstFirst) {
   EXPECT_THROW(judge_probe({}), Error);
 }
 
+TEST(Probe, OneLayerIsEnoughToBeFragile) {
+  std::vector<LayerProbe> layers = {with_noise(0, 0.9999)};
+  for (int64_t i = 1; i < 10; ++i) layers.push_back(with_noise(i, 0.05));
+  EXPECT_EQ(judge_probe(layers).verdict, Fragility::kRobust);
+  layers[0].logit_noise = 1.0;
+  const ProbeResult result = judge_probe(layers);
+  EXPECT_EQ(result.verdict, Fragility::kFragile);
+  EXPECT_EQ(result.worst_logit_noise(), 1.0);
+  // As files say that were written before the rule.
+  EXPECT_EQ(judge_probe(layers, {0.15, 0.5, std::nullopt}).verdict, Fragility::kRobust);
+}
+
 TEST(Probe, MergeTakesMeansAndMaxima) {
   LayerProbe a = with_noise(3, 0.2), b = with_noise(3, 0.4);
   a.k_max = 5;
@@ -183,6 +195,9 @@ TEST(Probe, JsonComesBackUnchanged) {
   const LayerProbe layer = probe_layer(make_layer(biased, noise_only).input());
   const Json json = probe_to_json(judge_probe({layer, with_noise(1, 0.25)}));
   EXPECT_EQ(probe_to_json(probe_from_json(json, "x")), json);
+  Json earlier = json;
+  earlier["thresholds"].erase("fragile_layer_noise");
+  EXPECT_EQ(probe_to_json(probe_from_json(earlier, "x")), earlier);
   Json broken = json;
   broken["layers"][0].erase("row_kl");
   EXPECT_THROW(probe_from_json(broken, "x"), Error);

@@ -162,7 +162,8 @@ std::string facts(const ReportInputs& in) {
           : fmt::format("{:.1f}&nbsp;% fewer than native ({})",
                         100.0 * (1.0 - static_cast<double>(chosen) / static_cast<double>(native)), grouped(native)));
   add("Fragility probe", std::string(fragility_name(in.probe.verdict)),
-      fmt::format("mean logit noise {:.3g} with 8-bit keys", in.probe.mean_logit_noise));
+      fmt::format("logit noise with 8-bit keys: mean {:.3g}, worst layer {:.3g}", in.probe.mean_logit_noise,
+                  in.probe.worst_logit_noise()));
   add("Deciding objective", std::string(objective_name(in.run.protocol.objective)),
       fmt::format("{} protocol, {} cases", protocol_class_name(in.run.protocol.protocol_class),
                   grouped(std::ssize(in.run.cases))));

@@ -304,7 +304,8 @@ class LayerPlot {
 };
 
 std::string noise_chart(const ProbeResult& probe) {
-  double top = probe.thresholds.fragile_noise;
+  const double limit = probe.thresholds.layer_limit();
+  double top = limit;
   for (const LayerProbe& layer : probe.layers) top = std::max(top, layer.logit_noise);
   const LayerPlot plot(probe.layers.size(), top);
   Label label{"Logit noise by layer, 8-bit E4M3 keys",
@@ -313,7 +314,7 @@ std::string noise_chart(const ProbeResult& probe) {
   std::string svg = plot.axes(probe.layers);
   for (size_t i = 0; i < probe.layers.size(); ++i) {
     const double noise = probe.layers[i].logit_noise;
-    const std::string_view style = noise >= probe.thresholds.fragile_noise ? "degraded"
+    const std::string_view style = noise >= limit                          ? "degraded"
                                    : noise > probe.thresholds.robust_noise ? "open"
                                                                            : "pass";
     svg += plot.bar(i, noise, 0, 1, style);
@@ -321,8 +322,7 @@ std::string noise_chart(const ProbeResult& probe) {
   }
   svg += plot.threshold(probe.thresholds.robust_noise, fmt::format("robust to {:.3g}", probe.thresholds.robust_noise),
                         true);
-  svg += plot.threshold(probe.thresholds.fragile_noise,
-                        fmt::format("fragile from {:.3g}", probe.thresholds.fragile_noise), false);
+  svg += plot.threshold(limit, fmt::format("fragile from {:.3g}", limit), false);
   return figure("chart-noise", label, kTop + kPlotHeight + 24, svg);
 }
 
@@ -365,10 +365,13 @@ std::string probe_table(const ProbeResult& probe) {
 std::string probe_words(const ProbeResult& probe) {
   std::string words = fmt::format(
       "Verdict: {}. The mean logit noise over layers is {:.3g}; up to {:.3g} the keys count as robust, from {:.3g} on "
-      "as "
-      "fragile.",
+      "as fragile.",
       fragility_name(probe.verdict), probe.mean_logit_noise, probe.thresholds.robust_noise,
       probe.thresholds.fragile_noise);
+  if (probe.thresholds.fragile_layer_noise) {
+    words += fmt::format(" The worst layer has {:.3g}; from {:.3g} on one layer makes the keys fragile.",
+                         probe.worst_logit_noise(), *probe.thresholds.fragile_layer_noise);
+  }
   if (!probe.deciding_layers.empty()) {
     std::string list;
     const size_t shown = std::min<size_t>(probe.deciding_layers.size(), 8);
