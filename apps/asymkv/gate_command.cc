@@ -17,6 +17,7 @@
 #include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "command.h"
+#include "run_record.h"
 
 namespace asymkv::app {
 namespace {
@@ -109,7 +110,9 @@ int write_report(const GateOptions& options) {
 }
 
 int verify(const GateOptions& options) {
-  const std::vector<Mismatch> mismatches = verify_run_folder(options.folder).mismatches;
+  const Verification verification = verify_run_folder(options.folder, build_id());
+  const std::vector<Mismatch>& mismatches = verification.mismatches;
+  if (!verification.report_note.empty()) print_note("{}\n", verification.report_note);
   if (options.json) {
     print_json(mismatches_to_json(mismatches));
   } else if (mismatches.empty()) {

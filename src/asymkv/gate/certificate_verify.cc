@@ -60,8 +60,9 @@ void add_object_differences(const Json& recorded, const Json& recomputed, const 
 // The steps of one verification. Each adds what it finds; a step that cannot go on says why and stops the rest.
 class Verifier {
  public:
-  explicit Verifier(const fs::path& folder)
+  Verifier(const fs::path& folder, std::string_view own_build)
       : folder_(folder),
+        own_build_(own_build),
         origin_((folder / kCertificate).string()),
         bytes_(read_text_file(folder / kCertificate)),
         certificate_(parse_json(bytes_, origin_)) {}
@@ -73,7 +74,7 @@ class Verifier {
     attempt("run", [this] { run_ = read_run(folder_); });
     // The evidence alone, so that a changed outcome still gets its own path.
     if (!run_) attempt("outcomes", [this] { run_ = read_evidence(folder_); });
-    if (!run_) return {std::move(found_), std::nullopt};
+    if (!run_) return {std::move(found_), std::nullopt, {}};
     check_outcomes();
     attempt(std::string(run_files::kScales), [this] { take(check_scales(folder_, *run_)); });
     attempt(std::string(kRecord), [this] {
@@ -81,7 +82,7 @@ class Verifier {
       take(check_record(*record_, *run_));
     });
     attempt("certificate", [this] { check_certificate(); });
-    return {std::move(found_), std::move(finished_)};
+    return {std::move(found_), std::move(finished_), std::move(report_note_)};
   }
 
  private:
@@ -202,12 +203,20 @@ class Verifier {
     // No certificate can name the record, which holds times; the report does.
     if (page.find(sha256_hex(admission_record_bytes(finished.record))) == std::string::npos) {
       add(std::string(kRecord), "another record than report.html names", "one of the two was changed");
+    } else if (const std::string& build = finished.run.identity.build; !own_build_.empty() && build != own_build_) {
+      report_note_ = fmt::format(
+          "{} is not the page that this program writes; another build ({}) made the run, so only its record was held "
+          "against the page: asymkv gate report {} writes it anew",
+          kReport, build.substr(0, 12), folder_.string());
+      return;
     }
     add(std::string(kReport), "another page",
         fmt::format("the page that follows from the other files: asymkv gate report {} writes it", folder_.string()));
   }
 
   fs::path folder_;
+  std::string own_build_;
+  std::string report_note_;
   std::string origin_;
   std::string bytes_;
   Json certificate_;
@@ -236,16 +245,16 @@ std::vector<Mismatch> json_differences(const Json& recorded, const Json& recompu
   return found;
 }
 
-Verification verify_run_folder(const fs::path& folder) {
+Verification verify_run_folder(const fs::path& folder, std::string_view own_build) {
   if (fs::exists(folder / run_files::kRun) && !fs::exists(folder / kCertificate)) {
     read_run(folder);  // a shard or an unfinished run says what it is
     throw_bad_input("{} has no {}: resume the run, which writes it", folder.string(), kCertificate);
   }
-  return Verifier(folder).run();
+  return Verifier(folder, own_build).run();
 }
 
 FinishedRun read_verified_run(const fs::path& folder) {
-  auto [mismatches, finished] = verify_run_folder(folder);
+  auto [mismatches, finished, note] = verify_run_folder(folder);
   std::erase_if(mismatches, is_derived);
   if (mismatches.empty()) return std::move(finished).value();
   const Mismatch& first = mismatches.front();

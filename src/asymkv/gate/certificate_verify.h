@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "asymkv/base/json.h"
@@ -22,6 +23,8 @@ struct Mismatch {
 struct Verification {
   std::vector<Mismatch> mismatches;     // none if all is well
   std::optional<FinishedRun> finished;  // judged again on the way; absent where the files do not allow that
+  // Why report.html was not compared byte by byte; empty if it was.
+  std::string report_note;
 };
 
 // Checks every file of a finished folder. Every count, bound, verdict and hash of certificate.json is recomputed from
@@ -30,8 +33,10 @@ struct Verification {
 // (evidence_check.h); policy.json and report.html must follow from the rest. Taken from the certificate itself: the
 // probe's numbers per layer, from which its verdict is recomputed. Bounds agree within 1e-9, relative: mathematical
 // libraries differ in the last digits. A missing file is a mismatch that says what to do.
-// Throws Error{kBadInput} only if the folder has no readable certificate.json.
-Verification verify_run_folder(const std::filesystem::path& folder);
+// `own_build` is this program's build id: the page of a run that another build made only has to name the record, since
+// a page's words and styles are the program's. Empty: every page is compared. Throws Error{kBadInput} only if the
+// folder has no readable certificate.json.
+Verification verify_run_folder(const std::filesystem::path& folder, std::string_view own_build = {});
 
 // For what speaks of a finished run: its folder read, judged again, and free of mismatches but derived ones. Throws
 // Error{kBadInput} naming the first mismatch and the command that names them all.
