@@ -12,6 +12,7 @@ namespace asymkv {
 // policy.json as a server reads it.
 struct ServingPolicy {
   Tier tier = Tier::kNative;
+  ArmId arm = ArmId::kN;
   std::string key, value;  // exact ids: "bf16", "e4m3"
   std::string scale;       // "none", "fixed", "dynamic"
   bool certified = false;
@@ -28,8 +29,10 @@ struct ServingPolicy {
   } terms;
 };
 
-// Strict: a missing, unknown or mistyped field is an Error{kBadInput} naming `origin` and the field.
+// Strict: a missing, unknown or mistyped field, or a tier, key, value or scale that is not what `arm` stores, is an
+// Error{kBadInput} naming `origin` and the field. A policy is no seal: `gate verify` holds it against the run.
 ServingPolicy serving_policy_from_json(const Json& json, std::string_view origin);
+// The same of a file. A certificate.json beside it must be the one that the policy names.
 ServingPolicy read_serving_policy(const std::filesystem::path& path);
 
 // Refuses to serve under a policy that was made for something else: throws Error{kBadInput} naming `origin`, the field

@@ -224,6 +224,28 @@ TEST_F(PolicyFile, RefusesEveryTermThatDiffersByName) {
                      "\"max_context_tokens\" is 8192, but 8193");
 }
 
+TEST_F(PolicyFile, RefusesWhatItsArmDoesNotStore) {
+  const Json whole = json_;
+  const std::pair<const char*, const char*> changes[] = {{"key", "e4m3"},   {"value", "bf16"}, {"scale", "dynamic"},
+                                                         {"tier", "K8/V8"}, {"arm", "SF"},     {"arm", "ID"}};
+  for (const auto& [field, value] : changes) {
+    json_[field] = value;
+    const std::string named = value == std::string_view("SF") ? "tier" : field;
+    test::expect_error([&] { read(); }, ErrorCode::kBadInput, fmt::format("field \"{}\"", named));
+    json_ = whole;
+  }
+  json_["key"] = "f16";  // another model's native type
+  EXPECT_EQ(read().key, "f16");
+}
+
+TEST_F(PolicyFile, RefusesAnotherCertificateBesideIt) {
+  const test::TempFolder folder;
+  const std::filesystem::path file = folder.write("policy.json", canonical_json(json_));
+  EXPECT_EQ(read_serving_policy(file).arm, ArmId::kAF);
+  folder.write("certificate.json", "{}");
+  test::expect_error([&] { read_serving_policy(file); }, ErrorCode::kBadInput, "field \"certificate_sha256\"");
+}
+
 TEST_F(PolicyFile, IsReadStrictly) {
   const Json whole = json_;
   for (const auto& [key, value] : whole.items()) {
