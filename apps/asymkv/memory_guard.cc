@@ -14,7 +14,8 @@ namespace {
 void check_limit(std::string_view field, int64_t limit, int64_t used) {
   if (limit == 0 || used <= limit) return;
   throw_error(ErrorCode::kResourceExhausted,
-              "the run took {} bytes, but the protocol's {} is {}; raise it, or ask for fewer arms or a smaller "
+              "the run took {} bytes so far, but the protocol's {} is {}; start another run (a limit is part of the "
+              "protocol, so --resume is of no use) with a higher one, with fewer arms or with a smaller "
               "pool_limit_bytes",
               used, field, limit);
 }

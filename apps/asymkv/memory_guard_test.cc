@@ -30,10 +30,10 @@ TEST(MemoryGuard, EndsARunThatIsFoundAboveALimit) {
   EXPECT_EQ(guard.run_unit(Unit()).size(), 1);
   use.process_peak = 1001;
   expect_error([&] { guard.run_unit(Unit()); }, ErrorCode::kResourceExhausted,
-               "the run took 1001 bytes, but the protocol's process_limit_bytes is 1000");
+               "the run took 1001 bytes so far, but the protocol's process_limit_bytes is 1000");
   use = {900, 51};
   expect_error([&] { guard.begin(RunSummary()); }, ErrorCode::kResourceExhausted,
-               "the run took 51 bytes, but the protocol's device_limit_bytes is 50");
+               "the run took 51 bytes so far, but the protocol's device_limit_bytes is 50");
   EXPECT_EQ(inner.units, 2);
 }
 

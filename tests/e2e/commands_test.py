@@ -114,7 +114,7 @@ class Commands(unittest.TestCase):
             (("admit", ROBUST, "--arms", "AD"), 2, "N"),
             (("admit", ROBUST, "--arms", "N,XX"), 2, "XX"),
             (("admit", ROBUST, "--protocol", "nonsense"), 2, "nonsense"),
-            (("admit", ROBUST, "--protocol", "quick"), 2, "name"),
+            (("admit", ROBUST, "--protocol", "quick"), 2, "--math-questions"),
             (("admit", ROBUST, "--filler", "nope"), 2, "--filler"),
             (("admit", "no-model", "--out", program.SOURCE / "LICENSE"), 2, "is not a folder"),
             (("admit", "no-model", "--out", program.SOURCE / "docs"), 2, "is not empty"),

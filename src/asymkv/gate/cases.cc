@@ -38,23 +38,24 @@ void resolve_files(std::vector<std::string>& hashes, const Paths& files, std::st
 }
 
 const std::filesystem::path& given(const std::filesystem::path& path, std::string_view panel, std::string_view what) {
-  if (path.empty()) throw_usage("panel {} needs {}: name the file", panel, what);
+  if (path.empty()) throw_usage("panel {} needs {}", panel, what);
   return path;
 }
 
 Paths math_files(const MathPanel& panel, const CaseFiles& files) {
-  Paths paths = {given(files.math_questions, "math", "a file of GSM8K test questions")};
-  if (panel.few_shot > 0) paths.push_back(given(files.math_few_shot, "math", "a file of GSM8K training questions"));
+  Paths paths = {given(files.math_questions, "math", "--math-questions FILE, GSM8K's test questions")};
+  if (panel.few_shot > 0)
+    paths.push_back(given(files.math_few_shot, "math", "--math-examples FILE, GSM8K's training questions"));
   return paths;
 }
 
 Paths loss_files(const LossPanel& panel, const CaseFiles& files) {
-  if (files.loss_texts.empty()) throw_usage("panel {} needs a text file: name one or more", panel.name());
+  if (files.loss_texts.empty()) throw_usage("panel {} needs --loss-text FILE, one or more texts", panel.name());
   return files.loss_texts;
 }
 
 Paths filler_files(const RetrievalPanel& panel, const CaseFiles& files) {
-  return {given(files.filler, panel.name(), "a filler text")};
+  return {given(files.filler, panel.name(), "--filler FILE, a text to hide the needles in")};
 }
 
 std::vector<std::string> builtin_filler(const RetrievalPanel& panel, uint64_t seed) {

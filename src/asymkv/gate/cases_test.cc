@@ -303,7 +303,7 @@ TEST(GenericRetrieval, UsesAFillerFileAndRefusesAShortOne) {
   files.filler = folder.write("filler.txt", "");
   expect_error([&] { make_cases(protocol, files, word_tokenizer()); }, ErrorCode::kBadInput, "holds no text");
   expect_error([&] { make_cases(protocol, {}, word_tokenizer()); }, ErrorCode::kUsage,
-               "panel retrieval-1024 needs a filler text");
+               "panel retrieval-1024 needs --filler FILE");
 }
 
 TEST(SplitSentences, KeepsEveryByte) {
@@ -360,9 +360,9 @@ TEST(ResolveData, FillsInAndChecksHashes) {
   files.loss_texts.push_back(folder.write("b.txt", "more"));
   expect_error([&] { resolve_data(resolved, files); }, ErrorCode::kUsage, "names 1 data files, but 2 were given");
   files.loss_texts.clear();
-  expect_error([&] { resolve_data(quick, files); }, ErrorCode::kUsage, "panel loss-1024 needs a text file");
+  expect_error([&] { resolve_data(quick, files); }, ErrorCode::kUsage, "panel loss-1024 needs --loss-text FILE");
   files.math_few_shot.clear();
-  expect_error([&] { resolve_data(quick, files); }, ErrorCode::kUsage, "needs a file of GSM8K training questions");
+  expect_error([&] { resolve_data(quick, files); }, ErrorCode::kUsage, "needs --math-examples FILE");
 }
 
 CaseTokenizer chat_tokenizer() {

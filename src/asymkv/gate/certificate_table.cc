@@ -83,11 +83,18 @@ std::string native_line(const Run& run, const Judgement& judgement) {
                             protocol_class_name(run.protocol.protocol_class), judgement.alpha);
 }
 
+constexpr int64_t kMostNamed = 100'000;  // a longer run is no advice
+
 // "AD: at the observed rates a pass needs about n = 109 (retrieval 1024), 500 (preservation)", or nothing.
 std::string needed_line(const Run& run, const ArmJudgement& arm) {
+  // No number of cases helps an arm that is shown to lose too much.
+  if (arm.preservation == stats::Verdict::kDegraded && arm.aggregate == stats::Verdict::kDegraded) return {};
   std::string list;
   const auto add = [&list](const std::optional<int64_t>& needed, const std::string& what) {
-    if (needed) list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", *needed, what);
+    if (!needed) return;
+    const std::string count =
+        *needed > kMostNamed ? fmt::format("more than {}", kMostNamed) : fmt::format("{}", *needed);
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", count, what);
   };
   for (const RetrievalJudgement& panel : arm.retrieval) add(panel.needed, fmt::format("retrieval {}", panel.length));
   if (arm.math) {

@@ -41,6 +41,7 @@ class Checker {
 };
 
 constexpr int64_t kMaxTokens = 1 << 20;
+constexpr double kMaxCertifyingAlpha = 0.05;
 constexpr int64_t kMaxLimitBytes = int64_t{1} << 50;
 constexpr int64_t kMaxPanelCases = 1'000'000;
 constexpr int64_t kMaxCasesPerUnit = 1024;
@@ -189,7 +190,7 @@ void check_path(const Checker& check, const Protocol& p) {
                                      int64_t count, int64_t needed) {
   throw_bad_input(
       "{}: panel {} cannot pass even a perfect candidate: with {} cases and no loss the {} misses its limit; it needs "
-      "at least {} cases",
+      "at least {} cases (or class \"screening\", which certifies nothing)",
       origin, panel, count, bound, needed);
 }
 
@@ -298,6 +299,8 @@ void validate_protocol(const Protocol& p, std::string_view origin) {
 void require_attainable(const Protocol& p, std::string_view origin) {
   if (p.protocol_class != ProtocolClass::kCertifying) return;
   const Checker check(origin);
+  check.require(p.alpha <= kMaxCertifyingAlpha, "alpha",
+                "is above 0.05: that is no evidence to certify by; set class to \"screening\"");
   check.require(!p.retrieval.empty(), "panels.retrieval", "is empty: a certificate needs retrieval, math and loss");
   check.require(p.math.has_value(), "panels.math", "is missing: a certificate needs retrieval, math and loss");
   check.require(!p.loss.empty(), "panels.loss", "is empty: a certificate needs retrieval, math and loss");

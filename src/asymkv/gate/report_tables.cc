@@ -137,10 +137,11 @@ std::string tested(const ReportInputs& in) {
                                              protocol_class_name(p.protocol_class), code(in.run.protocol_sha256)));
   html += definition("Deciding objective", fmt::format("{} (the other one is reported)", objective_name(p.objective)));
   html += definition("Each bound", alpha_words(p) + " (the divisor was fixed before the run)");
-  html += definition("Worker and path",
-                     fmt::format("{}, {} path, {} prefill, chunk {}", isolated(id.worker), run_path_name(p.path),
-                                 prefill_name(p.prefill),
-                                 p.chunk_tokens == 0 ? "whole prompt part" : grouped(p.chunk_tokens) + " tokens"));
+  html += definition(
+      "Worker and path",
+      fmt::format(
+          "{}, {} path, {} prefill, {}", isolated(id.worker), run_path_name(p.path), prefill_name(p.prefill),
+          p.chunk_tokens == 0 ? "a prompt part in one chunk" : "chunks of " + grouped(p.chunk_tokens) + " tokens"));
   if (p.pool_limit_bytes != 0) {
     html += definition("Memory limit", grouped(p.pool_limit_bytes) + " bytes for the caches of all arms together");
   }

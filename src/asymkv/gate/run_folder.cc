@@ -275,8 +275,12 @@ RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
     throw_usage("shard {}: protocol {} has looks, and a look needs every answer before it: run it whole",
                 shard_name(request.shard), request.protocol.name);
   }
-  const std::vector<Unit> plan = plan_shard(plan_units(request.protocol, request.cases, request.arms), request.shard);
-  if (plan.empty()) throw_usage("shard {}: the run has fewer units than shards", shard_name(request.shard));
+  std::vector<Unit> units = plan_units(request.protocol, request.cases, request.arms);
+  if (request.shard.count > std::ssize(units)) {
+    throw_usage("shard {}: the run has {} units of work, fewer than shards: cut it into {} or fewer",
+                shard_name(request.shard), units.size(), units.size());
+  }
+  const std::vector<Unit> plan = plan_shard(std::move(units), request.shard);
   RunWriter writer(request, plan, arms);
   RunSummary summary{std::ssize(plan), writer.units_done(), writer.repairs()};
   runner.begin(summary);
