@@ -80,7 +80,11 @@ nav ul{display:flex;flex-wrap:wrap;gap:.3rem 1.1rem;list-style:none;margin:1.25r
 .badge{display:inline-block;white-space:nowrap;border-radius:1rem;padding:.05rem .6rem;font-size:.85rem;font-weight:600}
 .pass.badge{color:var(--pass);background:var(--pass-bg)}.degraded.badge{color:var(--degraded);background:var(--degraded-bg)}
 .open.badge{color:var(--open);background:var(--open-bg)}.blank.badge{color:var(--blank);background:var(--blank-bg)}
-.scroll{overflow-x:auto;margin:.75rem 0 1.25rem;-webkit-overflow-scrolling:touch}
+.scroll{overflow-x:auto;margin:.75rem 0 1.25rem;-webkit-overflow-scrolling:touch;background:
+linear-gradient(to right,var(--bg) 40%,transparent) 0 0/2.5rem 100% no-repeat local,
+linear-gradient(to left,var(--bg) 40%,transparent) 100% 0/2.5rem 100% no-repeat local,
+linear-gradient(to right,var(--line),transparent) 0 0/.9rem 100% no-repeat scroll,
+linear-gradient(to left,var(--line),transparent) 100% 0/.9rem 100% no-repeat scroll}
 .scroll:focus-visible,summary:focus-visible{outline:3px solid var(--accent);outline-offset:2px}
 table{border-collapse:collapse;min-width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--muted);font-size:.9rem;padding:0 0 .4rem;position:sticky;left:0}
@@ -113,7 +117,7 @@ main,header.top,footer{padding-left:1rem;padding-right:1rem}}
 @media print{:root{--bg:#fff;--panel:#fff;--text:#000;--muted:#444;--line:#bbb;--accent:#0b5cad;--pass:#17703a;--pass-bg:#fff;
 --degraded:#b3261e;--degraded-bg:#fff;--open:#7d5200;--open-bg:#fff;--blank:#444;--blank-bg:#fff;--heat:179 38 30}
 html,body{font-size:9pt}nav{display:none}p,li{max-width:none}tbody th,caption{position:static}
-main,header.top,footer{max-width:none;padding:0 1px}.scroll{overflow:visible}table,table.wrap{font-size:7.5pt;min-width:100%}
+main,header.top,footer{max-width:none;padding:0 1px}.scroll{overflow:visible;background:none}table,table.wrap{font-size:7.5pt;min-width:100%}
 th,td{padding:.15rem .3rem}svg{min-width:0}figure,tr,.verdict,.facts div{break-inside:avoid}h2,h3{break-after:avoid}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 )css";
