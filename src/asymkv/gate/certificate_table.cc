@@ -110,10 +110,14 @@ std::string needed_line(const Run& run, const ArmJudgement& arm) {
 std::string render_table(const Run& run, const Judgement& judgement, const ArmBytes& bytes,
                          const PolicyDecision& policy) {
   std::vector<std::string> header = {"arm", "stored keys/values", "saves"};
+  // In parentheses what a pass allows.
   for (const RetrievalPanel& panel : run.protocol.retrieval)
-    header.push_back(fmt::format("retr {} lost, <=", panel.length));
-  if (run.protocol.math) header.emplace_back("math lost gained, <=");
-  header.insert(header.end(), {"loss, <=", "preservation", "aggregate"});
+    header.push_back(fmt::format("retr {} lost, <= ({:.3g}%)", panel.length, 100.0 * panel.limit));
+  const Margins& margins = run.protocol.margins;
+  if (run.protocol.math)
+    header.push_back(fmt::format("math lost gained, <= ({:.3g}%)", 100.0 * margins.preservation_limit));
+  header.insert(header.end(),
+                {fmt::format("loss, <= ({:+.3g}%)", 100.0 * margins.loss_limit), "preservation", "aggregate"});
   std::vector<std::vector<std::string>> rows = {std::move(header)};
   if (judgement.noise_floor) rows.push_back(table_row(run, *judgement.noise_floor, bytes));
   for (const ArmJudgement& arm : judgement.arms) rows.push_back(table_row(run, arm, bytes));
