@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <span>
 #include <string>
 #include <system_error>
 
@@ -44,15 +45,17 @@ void check_stdout() {
   }
 }
 
-// CLI11 would say that a subcommand is required.
-void check_command_known(const CLI::App& root, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
+// CLI11 would say that a subcommand is required, whatever stands in its place.
+void check_command_known(const CLI::App& parent, std::span<char*> words) {
+  if (parent.get_subcommands({}).empty() || (!words.empty() && words.front()[0] == '-')) return;
   std::string known;
-  for (const CLI::App* command : root.get_subcommands({})) {
-    if (command->get_name() == argv[1]) return;
+  for (const CLI::App* command : parent.get_subcommands({})) {
+    if (!words.empty() && command->get_name() == words.front()) return check_command_known(*command, words.subspan(1));
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  throw_usage("\"{}\" is no command; known: {}", argv[1], known);
+  const std::string of = parent.get_parent() == nullptr ? "" : fmt::format(" of {}", parent.get_name());
+  if (words.empty()) throw_usage("a command{} is missing; known: {}", of, known);
+  throw_usage("\"{}\" is no command{}; known: {}", words.front(), of, known);
 }
 
 int run(int argc, char** argv) {
@@ -66,7 +69,7 @@ int run(int argc, char** argv) {
   Action action;
   for (const AddCommand add : kCommands) add(root, action);
   read_values_strictly(root);
-  check_command_known(root, argc, argv);
+  check_command_known(root, std::span(argv, static_cast<size_t>(argc)).subspan(1));
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -12,6 +12,16 @@ import program
 ROBUST = program.MODELS / "probe-robust"
 
 
+class Words(unittest.TestCase):
+    def test_a_word_that_is_no_command_is_named_with_those_that_are(self):
+        for args, text in ((["frobnicate"], "\"frobnicate\" is no command; known: admit,"),
+                           (["record", "foo"], "\"foo\" is no command of record; known: show, compare, import"),
+                           (["record"], "a command of record is missing; known: show, compare, import"),
+                           ([], "a command is missing; known: admit,")):
+            done = program.run(*args, check=2)
+            self.assertIn(text, done.stderr, args)
+
+
 class Numbers(unittest.TestCase):
     def refused(self, option, text, *args):
         done = program.run(*args)
