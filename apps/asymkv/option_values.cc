@@ -18,13 +18,28 @@ std::optional<Number> parse_option_number(std::string_view text) {
   return parse_number<Number>(text);
 }
 
+// "1K" is a mistake worth a word: K would be 1,000 to one reader and 1,024 to the next.
+template <typename Number>
+std::string no_number(std::string_view text) {
+  std::string complaint = fmt::format(
+      "\"{}\" is no {}", text,
+      !std::is_integral_v<Number>
+          ? "number"
+          : fmt::format("{}integer of {} bits", std::is_signed_v<Number> ? "" : "unsigned ", 8 * sizeof(Number)));
+  const bool has_unit = text.size() > 1 && std::string_view("kKmMgG").find(text.back()) != std::string_view::npos;
+  if (has_unit && parse_option_number<double>(text.substr(0, text.size() - 1))) {
+    complaint += ": write all its digits, this option takes no unit";
+  }
+  return complaint;
+}
+
 // CLI11 takes a leading zero for octal, so it is given the digits without it.
 template <typename Number>
-CLI::Validator strict(const std::string& kind) {
+CLI::Validator strict() {
   return CLI::Validator(
-      [kind](std::string& text) -> std::string {
+      [](std::string& text) -> std::string {
         const std::optional<Number> number = parse_option_number<Number>(text);
-        if (!number) return fmt::format("\"{}\" is no {}", text, kind);
+        if (!number) return no_number<Number>(text);
         if constexpr (std::is_integral_v<Number>) text = std::to_string(*number);
         return {};
       },
@@ -42,11 +57,7 @@ Element parse_element(const std::string& name, std::string_view text) {
     return std::string(text);
   } else {
     const std::optional<Element> number = parse_option_number<Element>(text);
-    if (!number) {
-      const std::string kind =
-          std::is_integral_v<Element> ? fmt::format("integer of {} bytes", sizeof(Element)) : "number";
-      throw CLI::ValidationError(name, fmt::format("\"{}\" is no {}", text, kind));
-    }
+    if (!number) throw CLI::ValidationError(name, no_number<Element>(text));
     return *number;
   }
 }
@@ -72,9 +83,9 @@ CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<El
 void read_values_strictly(CLI::App& root) {
   for (CLI::Option* option : root.get_options()) {
     const std::string type = option->get_type_name();
-    if (type.starts_with("INT")) option->transform(strict<int64_t>("integer of 64 bits"));
-    if (type.starts_with("UINT")) option->transform(strict<uint64_t>("unsigned integer of 64 bits"));
-    if (type.starts_with("FLOAT")) option->transform(strict<double>("number"));
+    if (type.starts_with("INT")) option->transform(strict<int64_t>());
+    if (type.starts_with("UINT")) option->transform(strict<uint64_t>());
+    if (type.starts_with("FLOAT")) option->transform(strict<double>());
     const bool may_be_empty = option->check_lname("prompt") || option->check_lname("system");
     if (type.starts_with("TEXT") && !may_be_empty) option->check(refuse_empty());
   }
