@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -116,16 +118,28 @@ Keys head_keys(HeadRule rule) {
   return {};
 }
 
-bool speaks_of_attention(std::string_view key) {
-  bool speaks = false;
-  while (!key.empty()) {
-    const size_t end = std::min(key.find('_'), key.size());
-    const std::string_view word = key.substr(0, end);
-    if (holds(kOtherParts, word)) return false;
-    speaks = speaks || holds(kWords, word);
-    key.remove_prefix(std::min(end + 1, key.size()));
+// The words of a name in lower case: of "sliding_window", "slidingWindow", "Sliding-Window" and "KVHeads" alike.
+std::vector<std::string> words_of(std::string_view key) {
+  const auto is = [](int (*kind)(int), char c) { return kind(static_cast<unsigned char>(c)) != 0; };
+  std::vector<std::string> words(1);
+  for (size_t i = 0; i < key.size(); ++i) {
+    const char c = key[i];
+    const bool upper = is(std::isupper, c);
+    const bool after_lower = i > 0 && (is(std::islower, key[i - 1]) || is(std::isdigit, key[i - 1]));
+    const bool ends_capitals =
+        i > 0 && i + 1 < key.size() && is(std::isupper, key[i - 1]) && is(std::islower, key[i + 1]);
+    if (!is(std::isalnum, c) || (upper && (after_lower || ends_capitals))) words.emplace_back();
+    if (is(std::isalnum, c)) words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  return speaks;
+  return words;
+}
+
+bool speaks_of_attention(std::string_view key) {
+  const std::vector<std::string> words = words_of(key);
+  const auto any_of = [&](Keys known) {
+    return std::ranges::any_of(words, [&](const std::string& word) { return holds(known, word); });
+  };
+  return any_of(kWords) && !any_of(kOtherParts);
 }
 
 bool is_off(const std::string& key, const Json& value) {

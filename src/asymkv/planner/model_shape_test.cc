@@ -173,6 +173,10 @@ TEST(ModelShape, RefusesAttentionKeysThatItDoesNotKnow) {
       {{"is_encoder_decoder", true}},
       {{"use_bidirectional_attention", "all"}},
       {{"ssm_state_size", 0}},
+      {{"Attention_Chunk_Size", 8192}},
+      {{"attentionChunkSize", 8192}},
+      {{"numKVSharedLayers", 2}},
+      {{"Sliding-Window", 4096}},
       {{"layer_types", {"full_attention", "full_attention", "full_attention", "chunked_attention"}}},
       {{"layer_types", {"full_attention", "full_attention", "full_attention", "linear_attention"}}}};
   for (const Json& changes : telling) {
@@ -193,6 +197,8 @@ TEST(ModelShape, TakesKeysThatAreOffOrElsewhere) {
       {{"pruned_heads", Json::object()}},
       {{"image_token_index", 7}},
       {{"n_shared_experts", 2}},
+      {{"nSharedExperts", 2}},
+      {{"headline", 2}},
       {{"decoder_sparse_step", 1}},
       {{"attention_bias", true}},
       {{"use_bidirectional_attention", "vision"}},
