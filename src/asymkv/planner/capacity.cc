@@ -54,7 +54,9 @@ int64_t available_bytes(const CachePlan& cache, int64_t budget_bytes, int64_t re
   return budget_bytes - reserve_bytes - cache.fixed_scale_bytes();
 }
 
-PoolPlan plan_pool(const CachePlan& cache, const CapacityRequest& request, int64_t budget_bytes) {
+// `budget` is the one of the request that `budget_bytes` is, for the error: "budget" or "prefill budget".
+PoolPlan plan_pool(const CachePlan& cache, const CapacityRequest& request, std::string_view budget,
+                   int64_t budget_bytes) {
   const FixedBytes fixed = fixed_bytes(cache, request);
   PoolPlan pool;
   pool.budget_bytes = budget_bytes;
@@ -64,11 +66,11 @@ PoolPlan plan_pool(const CachePlan& cache, const CapacityRequest& request, int64
   pool.state = fixed.state;
   const int64_t available = available_bytes(cache, budget_bytes, request.reserve_bytes);
   if (available < 0 || available - fixed.window < fixed.state) {
-    throw_error(
-        ErrorCode::kResourceExhausted,
-        "a budget of {} bytes does not hold the reserve of {}, fixed scales of {}, windows of {} and states of {} "
-        "of {} sequences",
-        budget_bytes, request.reserve_bytes, pool.fixed_scales, fixed.window, fixed.state, request.num_sequences);
+    throw_error(ErrorCode::kResourceExhausted,
+                "a {} of {} bytes does not hold the reserve of {}, fixed scales of {}, windows of {} and states of {} "
+                "of {} sequences",
+                budget, budget_bytes, request.reserve_bytes, pool.fixed_scales, fixed.window, fixed.state,
+                request.num_sequences);
   }
   const PageBytes page = cache.growing_page();
   const int64_t for_pages = available - fixed.window - fixed.state;
@@ -127,8 +129,10 @@ int64_t sequences_in_budget(const CachePlan& cache, const CapacityRequest& reque
 CapacityAnswer plan_capacity(const CachePlan& cache, const CapacityRequest& request) {
   check_request(request);
   CapacityAnswer answer;
-  answer.pool = plan_pool(cache, request, request.budget_bytes);
-  if (request.prefill_budget_bytes > 0) answer.prefill_pool = plan_pool(cache, request, request.prefill_budget_bytes);
+  answer.pool = plan_pool(cache, request, "budget", request.budget_bytes);
+  if (request.prefill_budget_bytes > 0) {
+    answer.prefill_pool = plan_pool(cache, request, "prefill budget", request.prefill_budget_bytes);
+  }
   if (const int64_t page = cache.growing_page().total(); page > 0) {
     answer.offload_pages = request.offload_bytes / page;
     answer.offload_slots = answer.offload_pages * cache.page_size;

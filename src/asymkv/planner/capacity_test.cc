@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/error_testkit.h"
 #include "asymkv/planner/capacity_testkit.h"
 #include "asymkv/planner/capacity_verify.h"
 
@@ -343,6 +344,15 @@ TEST(Capacity, OffloadTierAndTwoPools) {
   EXPECT_EQ(answer.offload_pages, 4551);
   EXPECT_EQ(answer.offload_slots, 4551 * 16);
   EXPECT_EQ(answer.transfer_bytes, 63 * 16 * int64_t{147456});
+}
+
+TEST(Capacity, TheBudgetThatIsTooSmallIsNamed) {
+  CapacityRequest request;
+  request.budget_bytes = 40 * kGiB;
+  request.reserve_bytes = kGiB;
+  request.prefill_budget_bytes = 5;
+  test::expect_error([&] { plan_capacity(plan(qwen3_8b()), request); }, ErrorCode::kResourceExhausted,
+                     "a prefill budget of 5 bytes does not hold the reserve");
 }
 
 TEST(Capacity, BudgetOfADevice) {
