@@ -211,8 +211,11 @@ void print_device(const PlanOptions& options, const MemoryTerms& terms) {
   print_bytes("other", terms.other);
 }
 
-void print_pool(std::string_view name, const PoolPlan& pool) {
+void print_pool(std::string_view name, const PoolPlan& pool, int64_t page_bytes) {
   print_note("{}: {} pages, {} slots\n", name, pool.num_pages, pool.num_slots);
+  if (pool.num_pages == 0 && page_bytes > 0) {
+    print_note("  no page fits: one takes {} bytes; a size without a unit is in bytes\n", page_bytes);
+  }
   print_bytes("budget", pool.budget_bytes);
   print_bytes("reserve", pool.reserve_bytes);
   print_bytes("payload K", pool.planes.k_payload);
@@ -274,8 +277,9 @@ void print_plan(const PlanOptions& options, const PlanInputs& inputs, const Plan
              scale_kind_name(answer.format.scale()), options.page_size, layout_id(options), options.tensor_parallel);
   print_layers(options, answer);
   print_device(options, inputs.terms);
-  print_pool(answer.capacity.prefill_pool ? "decode pool" : "pool", answer.capacity.pool);
-  if (answer.capacity.prefill_pool) print_pool("prefill pool", *answer.capacity.prefill_pool);
+  const int64_t page_bytes = answer.cache.growing_page().total();
+  print_pool(answer.capacity.prefill_pool ? "decode pool" : "pool", answer.capacity.pool, page_bytes);
+  if (answer.capacity.prefill_pool) print_pool("prefill pool", *answer.capacity.prefill_pool, page_bytes);
   if (answer.capacity.offload_pages > 0) {
     print_note("offload tier: {} pages, {} slots more\n", answer.capacity.offload_pages, answer.capacity.offload_slots);
   }

@@ -1,6 +1,7 @@
 #include "plan_model.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "asymkv/base/error.h"
 #include "asymkv/model/model_files.h"
@@ -58,6 +59,13 @@ std::optional<bool> key_bias_of(const Json& json, const std::string& origin) {
   }
 }
 
+// Whatever the file's name is: no GGUF begins with a brace.
+bool holds_json(const fs::path& path) {
+  std::ifstream file(path);
+  char first = 0;
+  return file >> first && first == '{';
+}
+
 bool has_weights(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() == ".safetensors") return true;
@@ -95,10 +103,8 @@ PlannedModel read_folder(const fs::path& folder) {
 }  // namespace
 
 PlannedModel read_planned_model(const fs::path& path) {
-  if (path.extension() == ".json") {
-    return read_config(path, path, read_json_file(path));
-  }
   if (fs::is_directory(path)) return read_folder(path);
+  if (path.extension() == ".json" || holds_json(path)) return read_config(path, path, read_json_file(path));
   const ModelFiles files = open_model(path);
   PlannedModel model;
   model.path = path.string();

@@ -31,7 +31,9 @@ void add_cache_options(CLI::App& command, PlanOptions& options) {
           "layers with a window: separate (pages of their own, reused) or unified (every token, as this engine)")
       ->check(CLI::IsMember({"separate", "unified"}))
       ->capture_default_str();
-  command.add_option("--device", options.device, "whose page layout: cpu (plain-1) or cuda (tiled-1)")
+  command
+      .add_option("--device", options.device,
+                  "whose page layout, and where --verify allocates: cpu (plain-1) or cuda (tiled-1)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command.add_option("--draft", options.draft, "config.json, folder or .gguf of a draft model on the same pages");

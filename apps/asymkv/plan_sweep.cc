@@ -1,9 +1,11 @@
 #include "plan_sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/progress.h"
@@ -62,14 +64,40 @@ std::vector<std::pair<Series, std::vector<int64_t>>> distinct_series(const Json&
   return lines;
 }
 
+bool in_sweep(ArmId arm, const std::optional<bool>& has_key_bias) {
+  if (arm_is_control(arm) && arm != ArmId::kN) return false;
+  return !arm_needs_key_bias(arm) || has_key_bias.value_or(true);
+}
+
+// What the figures do not say by themselves.
+Json sweep_notes(const PlanInputs& inputs, std::span<const int64_t> contexts) {
+  std::vector<std::string_view> need_bias;
+  for (const ArmId arm : all_arms()) {
+    if (arm_needs_key_bias(arm) && !arm_is_control(arm)) need_bias.push_back(arm_name(arm));
+  }
+  Json notes = Json::array();
+  if (!inputs.model.has_key_bias) {
+    notes.push_back(fmt::format("whether its keys have a bias is not known: {} are served only if they have one",
+                                fmt::join(need_bias, " ")));
+  } else if (!*inputs.model.has_key_bias) {
+    notes.push_back(fmt::format("its keys have no bias to take out: {} are left out", fmt::join(need_bias, " ")));
+  }
+  const int64_t positions = inputs.model.shape.max_positions;
+  const bool is_beyond =
+      positions > 0 && std::ranges::any_of(contexts, [&](int64_t tokens) { return tokens > positions; });
+  if (is_beyond) notes.push_back(fmt::format("rows above {} tokens are longer than the model's positions", positions));
+  return notes;
+}
+
 }  // namespace
 
 Json sweep_plan(const PlanOptions& options, const PlanInputs& inputs) {
   const ModelShape& shape = inputs.model.shape;
   Json arms = Json::array(), rows = Json::array();
-  for (const int64_t tokens : contexts_of(options, shape)) rows.push_back({{"tokens", tokens}});
+  const std::vector<int64_t> contexts = contexts_of(options, shape);
+  for (const int64_t tokens : contexts) rows.push_back({{"tokens", tokens}});
   for (const ArmId arm : all_arms()) {
-    if (arm_is_control(arm) && arm != ArmId::kN) continue;
+    if (!in_sweep(arm, inputs.model.has_key_bias)) continue;
     const KvFormat format = arm_format(arm, shape.native_dtype);
     const ScaleKind scale = format.scale() == ScaleKind::kFixed ? ScaleKind::kFixed : ScaleKind::kDynamic;
     const CachePlan plan = plan_of(options, inputs, format.id(), scale);
@@ -83,7 +111,7 @@ Json sweep_plan(const PlanOptions& options, const PlanInputs& inputs) {
           sequences_in_budget(plan, inputs.request, row.at("tokens").get<int64_t>());
     }
   }
-  return {{"arms", arms}, {"rows", rows}};
+  return {{"arms", arms}, {"rows", rows}, {"notes", sweep_notes(inputs, contexts)}};
 }
 
 void print_sweep(const Json& sweep) {
@@ -97,6 +125,7 @@ void print_sweep(const Json& sweep) {
     }
     print_note("\n");
   }
+  for (const Json& note : sweep.at("notes")) print_note("  {}\n", note.get<std::string>());
 }
 
 void check_plot_file(const std::filesystem::path& path) {

@@ -123,6 +123,17 @@ class Sweeps(unittest.TestCase):
                 single = plan(*args, "--kv", kv, "--scale", scale, "--tokens", row["tokens"])
                 self.assertEqual(row["sequences"][arm], single["pool"]["concurrent_sequences"], (row["tokens"], arm))
             self.assertLess(row["sequences"]["N"], row["sequences"]["SF"])
+        self.assertIn("PF PD JD are served only if", sweep["notes"][0])  # the file says nothing about a bias
+
+    def test_what_a_sweep_cannot_promise_is_noted(self):
+        no_bias = program.SOURCE / "tests/golden/parity/tiny-qwen3"
+        sweep = plan(no_bias, "--budget", "1GiB", "--sweep", "--contexts", "64,1048576")["sweep"]
+        self.assertEqual([arm["arm"] for arm in sweep["arms"]], [arm for arm in ARMS if arm not in ("PF", "PD", "JD")])
+        self.assertIn("PF PD JD are left out", sweep["notes"][0])
+        self.assertIn("longer than the model's positions", sweep["notes"][1])
+        text = program.run("plan", no_bias, "--budget", "1GiB", "--sweep", "--contexts", "64,1048576", check=0).stderr
+        self.assertIn("PF PD JD are left out", text)
+        self.assertEqual(plan(program.MODELS / "probe-robust", "--budget", "1GiB", "--sweep")["sweep"]["notes"], [])
 
     def test_plots_are_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -183,6 +194,21 @@ class Refusals(unittest.TestCase):
         self.refused(2, ["--page-size"], QWEN3_8B, "--budget", "1GiB", "--page-size", 257)
         self.refused(2, ["--plot", "a.pdf"], QWEN3_8B, "--budget", "1GiB", "--plot", "a.pdf")
         self.refused(2, ["--weights"], QWEN3_8B, "--device-memory", "80GiB")
+        self.refused(2, ["--tokens", "all its digits"], QWEN3_8B, "--budget", "1GiB", "--tokens", "1K")
+        self.refused(2, ["--contexts", "all its digits"], QWEN3_8B, "--budget", "1GiB", "--sweep", "--contexts", "1024,8k")
+        self.refused(5, ["prefill budget of 5 bytes"], CONFIGS / "gemma-3-27b.json", "--budget", "40GiB", "--prefill-budget", 5)
+
+    def test_a_budget_of_no_page_says_what_one_takes(self):
+        done = program.run("plan", QWEN3_8B, "--budget", "40", check=0)
+        self.assertIn("no page fits: one takes 2359296 bytes; a size without a unit is in bytes", done.stderr)
+
+    def test_a_configuration_is_known_by_what_it_holds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder) / "config.json.orig"
+            config.write_text(QWEN3_8B.read_text())
+            self.assertEqual(plan(config, "--budget", "40GiB")["pages"], plan(QWEN3_8B, "--budget", "40GiB")["pages"])
+            config.write_text("\n { \"model_type\": 7, \"model_type\": 8 }")
+            self.refused(3, ["config.json.orig", "the key \"model_type\" twice"], config, "--budget", "40GiB")
 
     def test_an_option_that_nothing_reads_is_refused(self):
         budget = (QWEN3_8B, "--budget", "40GiB")
