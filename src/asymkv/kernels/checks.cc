@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kv/limits.h"
 
 namespace asymkv {
 namespace {
-
-constexpr int64_t kMaxGroup = 16;
 
 void check_planes(const KvLayerView& view, KvMemory memory) {
   const KvLayout& layout = *view.layout;
@@ -106,8 +105,8 @@ DType fresh_value_dtype_of(const WriteKvParams& params) {
 }
 
 std::string common_refusal(const KvGeometry& geometry, int64_t group) {
-  if (group < 1 || group > kMaxGroup) {
-    return fmt::format("{} query heads per KV head: groups of 1 to {} are served", group, kMaxGroup);
+  if (group < 1 || group > kMaxQueryGroup) {
+    return fmt::format("{} query heads per KV head: groups of 1 to {} are served", group, kMaxQueryGroup);
   }
   if (geometry.num_kv_heads <= 0 || geometry.k_head_dim <= 0 || geometry.v_head_dim <= 0 || geometry.page_size <= 0) {
     return fmt::format("KV geometry needs positive sizes: {} KV heads, key dim {}, value dim {}, page size {}",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kv/limits.h"
 #include "asymkv/planner/model_shape_family.h"
 #include "asymkv/planner/model_shape_keys.h"
 #include "asymkv/planner/model_shape_layers.h"
@@ -12,9 +13,6 @@
 
 namespace asymkv {
 namespace {
-
-// Query heads that share one KV head, at most, in the attention kernels of the runtime.
-constexpr int64_t kMaxQueryGroup = 16;
 
 ModelShape refused(ModelShape shape, std::string key, std::string reason) {
   shape.groups.clear();

@@ -15,6 +15,7 @@
 #include "asymkv/kernels/cpu/row_state-inl.h"
 #include "asymkv/kernels/cpu/scratch.h"
 #include "asymkv/kernels/cpu/tile_math-inl.h"
+#include "asymkv/kv/limits.h"
 #include "asymkv/ops/attention.h"
 #include "hwy/highway.h"
 
@@ -52,7 +53,7 @@ class QueryAttention {
   void run(float* partials) {
     for (int64_t t = task_.tile_begin; t < task_.tile_end; ++t) attend_tile(t);
     // write_rows() wants the sums of a row side by side.
-    HWY_ALIGN float sums[static_cast<size_t>(kMaxHeads * kLanes)];
+    HWY_ALIGN float sums[static_cast<size_t>(kMaxQueryGroup * kLanes)];
     for (int64_t r = 0; r < heads_; ++r) {
       for (int64_t lane = 0; lane < kLanes; ++lane) sums[r * kLanes + lane] = sums_[lane * padded_ + r];
     }
@@ -60,7 +61,6 @@ class QueryAttention {
   }
 
  private:
-  static constexpr int64_t kMaxHeads = 16;
   static constexpr int64_t kKeysAtOnce = 8;  // accumulators that hide the latency of a multiply-add
 
   static float* zeros(FloatBuffer& buffer, int64_t count) {

@@ -4,12 +4,15 @@
 #include <array>
 
 #include "asymkv/base/error.h"
+#include "asymkv/kv/limits.h"
 
 namespace asymkv::cuda {
 namespace {
 
 std::string refusal(const KvGeometry& geometry, const KvFormat& format, int64_t group) {
-  if (group < 1 || group > 16) return fmt::format("groups of {} query heads per KV head: 1 to 16 are served", group);
+  if (group < 1 || group > kMaxQueryGroup) {
+    return fmt::format("groups of {} query heads per KV head: 1 to {} are served", group, kMaxQueryGroup);
+  }
   if (geometry.page_size != 16 && geometry.page_size != 64) {
     return fmt::format("pages of {} slots: this family reads pages of 16 and 64", geometry.page_size);
   }
