@@ -30,6 +30,15 @@ SideFacts expected_side(const SideFacts& recorded, AllocatedSide allocated, cons
   return side;
 }
 
+// The worker of one arm: with the control family in place of the worker's own where the arm's kernels are independent.
+std::string expected_worker(ArmId arm, const std::string& worker) {
+  const size_t mark = worker.find(kControlMark);
+  const std::string served = worker.substr(0, mark);
+  if (!arm_uses_control_kernels(arm) || mark == std::string::npos) return served;
+  const size_t model_kernels = std::min(served.find('+'), served.size());
+  return worker.substr(mark + kControlMark.size()) + served.substr(model_kernels);
+}
+
 Record expected_record(const Record& recorded, ArmId arm, const Run& run) {
   const KvFormat format = arm_format(arm, parse_dtype(run.identity.native_dtype));
   const PageBytes page = KvLayout(run.cache.layer, format).page_bytes();
@@ -49,6 +58,7 @@ Record expected_record(const Record& recorded, ArmId arm, const Run& run) {
   record.scales = {kind == ScaleKind::kFixed ? "calibrated" : std::string(scale_kind_name(kind)),
                    kind == ScaleKind::kFixed ? run.identity.scales_sha256 : "", recorded.scales.epoch};
   record.layout.page_size = run.cache.layer.page_size;
+  if (record.version >= 2) record.worker = expected_worker(arm, run.identity.worker);
   record.build.hash = run.identity.build;
   record.protocol_sha256 = run.protocol_sha256;
   return record;

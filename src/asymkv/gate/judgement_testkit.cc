@@ -214,6 +214,8 @@ AdmissionRecord make_record(const Run& run) {
     if (kind == ScaleKind::kFixed) facts.scales.sha256 = run.identity.scales_sha256;
     if (format.key.prebias) facts.transform = {"key_bias_removed", std::string(64, 'e')};
     facts.layout = {"plain-1", run.cache.layer.page_size};
+    facts.worker =
+        arm_uses_control_kernels(arm) ? "ref" : run.identity.worker.substr(0, run.identity.worker.find(kControlMark));
     facts.build.hash = run.identity.build;
     facts.protocol_sha256 = run.protocol_sha256;
   }

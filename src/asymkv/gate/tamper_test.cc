@@ -55,6 +55,7 @@ const std::vector<Change>& changes() {
       {"run.json", R"("page_size":16)", R"("page_size":32)", "record.json:arms.AD.key.allocated.page_bytes"},
       {"run.json", R"("policy_mode":"knee")", R"("policy_mode":"certified")", "policy.json:mode"},
       {"run.json", R"("schema")", R"( "schema")", "run.json"},
+      {"record.json", R"("worker":"cpu/avx512")", R"("worker":"cpu/avx513")", "record.json:arms.AD.worker"},
       {"progress.jsonl", R"("cases":)", R"("cases":1)", "run"},
       {"progress.jsonl", R"("end_bytes":{"AD":)", R"("end_bytes":{"AD":1)", "run"},
       {"progress.jsonl", R"("sha256":")", R"("sha256":"0)", "run"},
