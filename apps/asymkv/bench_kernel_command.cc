@@ -31,6 +31,7 @@ Json with_records(Json report, const RunClock& clock) {
   for (Json& row : report.at("rows")) {
     Record record = record_from_kernel_row(row, "bench kernel");
     record.engine_version = kVersion;
+    record.argv_sha256 = argv_sha256();
     record.started = utc_timestamp(clock.start());
     record.ended = utc_timestamp(std::chrono::system_clock::now());
     row["record"] = record_to_json(record);

@@ -114,7 +114,7 @@ Record common_facts(const LoadedModel& model, std::string_view attention, const 
   record.device = served.cache_memory() == KvMemory::kDevice ? gpu_facts() : cpu_facts();
   record.launch.threads = num_threads();
   record.build = {build_id(), __VERSION__};
-  record.argv_sha256 = argv_fingerprint(stored_argv());
+  record.argv_sha256 = argv_sha256();
   record.started = utc_timestamp(clock.start());
   record.ended = utc_timestamp(std::chrono::system_clock::now());
   return record;
@@ -150,6 +150,10 @@ std::string build_id() {
 
 void remember_argv(int argc, char** argv) {
   stored_argv().assign(argv, argv + argc);
+}
+
+std::string argv_sha256() {
+  return argv_fingerprint(stored_argv());
 }
 
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,

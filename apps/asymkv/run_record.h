@@ -40,6 +40,7 @@ struct RequestedKv {
 std::string build_id();
 // Kept for records: the process's argument vector, fingerprinted without secrets.
 void remember_argv(int argc, char** argv);
+std::string argv_sha256();
 
 // The provenance record of one cache that served a command (record/record.h).
 Json make_run_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,

@@ -2,6 +2,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/json_fields.h"
+#include "asymkv/kv/format.h"
 #include "asymkv/kv/layout.h"
 
 namespace asymkv {
@@ -30,31 +31,30 @@ SideFacts side_from(JsonFields fields, const LaunchedKernel& kernel) {
   return side;
 }
 
-ScaleKind parse_scale_kind(std::string_view name) {
-  for (const ScaleKind kind : {ScaleKind::kNone, ScaleKind::kFixed, ScaleKind::kDynamic}) {
-    if (scale_kind_name(kind) == name) return kind;
+// Bytes of a page as the layout of the row's format has them, and of the pool where the row says how large it was.
+void add_bytes(JsonFields& row, int64_t pool_pages, Record& record) {
+  AllocatedSide &key = *record.key.allocated, &value = *record.value.allocated;
+  // A row may have fixed scales on one side and dynamic ones on the other, which no single policy says.
+  const auto parse = [&row](const std::string& ids, const std::string& scale) {
+    const ScaleKind policy = scale == scale_kind_name(ScaleKind::kFixed) ? ScaleKind::kFixed : ScaleKind::kDynamic;
+    return row.parsed("record", ids,
+                      [policy](const std::string& text) { return parse_kv_format(text, DType::kBF16, policy); });
+  };
+  KvFormat format = parse(key.format + "/bf16", key.scale);
+  format.value = parse("bf16/" + value.format, value.scale).value;
+  if (key.scale != scale_kind_name(format.key.scale) || value.scale != scale_kind_name(format.value.scale)) {
+    row.fail("record", fmt::format("has {} keys with scale {} and {} values with scale {}: no format of ours",
+                                   key.format, key.scale, value.format, value.scale));
   }
-  throw_bad_input("\"{}\" is no scale; known: none fixed dynamic", name);
-}
-
-// Page bytes of both sides as the layout of their formats has them.
-void add_page_bytes(JsonFields& row, Record& record) {
-  KvFormat format;
-  const SideFacts& key = record.key;
-  format.key.prebias = key.allocated->format.ends_with(kPrebias);
-  const std::string key_dtype =
-      key.allocated->format.substr(0, key.allocated->format.size() - (format.key.prebias ? kPrebias.size() : 0));
-  format.key.dtype = row.parsed("key", key_dtype, parse_dtype);
-  format.key.scale = row.parsed("scale", key.allocated->scale, parse_scale_kind);
-  format.value.dtype = row.parsed("value", record.value.allocated->format, parse_dtype);
-  format.value.scale = row.parsed("value_scale", record.value.allocated->scale, parse_scale_kind);
   const int64_t head_dim = row.integer("head_dim");
   const KvLayout layout({row.integer("num_kv_heads"), head_dim, head_dim, record.layout.page_size}, format);
   const PageBytes page = layout.page_bytes();
-  record.key.allocated->page_bytes = page.k_payload;
-  record.key.allocated->scale_bytes = page.k_scales;
-  record.value.allocated->page_bytes = page.v_payload;
-  record.value.allocated->scale_bytes = page.v_scales;
+  key.page_bytes = page.k_payload;
+  key.scale_bytes = page.k_scales;
+  key.payload_bytes = pool_pages * page.k_payload;
+  value.page_bytes = page.v_payload;
+  value.scale_bytes = page.v_scales;
+  value.payload_bytes = pool_pages * page.v_payload;
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ Record record_from_kernel_row(const Json& json, std::string_view origin) {
   record.key = side_from(fields.object("key"), kernel);
   record.value = side_from(fields.object("value"), kernel);
   record.layout = {fields.text("layout"), fields.integer("page_size")};
-  add_page_bytes(row, record);
+  add_bytes(row, launch.has("pool_pages") ? launch.integer("pool_pages") : 0, record);
   const int64_t capability = fields.integer("compute_capability");
   record.device = {"cuda", fields.text("device"), fields.text("driver"), fields.text("toolkit"),
                    fmt::format("{}.{}", capability / 10, capability % 10)};

@@ -11,9 +11,9 @@ namespace asymkv {
 bool is_kernel_row(const Json& row);
 
 // That short record in full: facts from the record, page bytes from the row's geometry and the layout's own code. The
-// count of a kernel is its launches in one replay. The benchmark draws its own contents, so there is no model, no file
-// of scales or key biases, and payload_bytes is 0: it does not say how large its pool was. Throws Error{kBadInput}
-// naming `origin` and the field.
+// count of a kernel is its launches in one replay. The benchmark draws its own contents, so there is no model and no
+// file of scales or key biases. payload_bytes is that of the one layer that its pool holds, 0 in rows that do not say
+// how many pages it has. Throws Error{kBadInput} naming `origin` and the field.
 Record record_from_kernel_row(const Json& row, std::string_view origin);
 
 }  // namespace asymkv

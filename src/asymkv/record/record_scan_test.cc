@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "asymkv/base/file.h"
+#include "asymkv/record/kernel_row.h"
 #include "asymkv/record/record_testkit.h"
 
 namespace asymkv {
@@ -88,6 +89,20 @@ TEST(RecordScan, RowsOfTheKernelBenchmarkBecomeRecords) {
   ASSERT_NE(prebias, rows.end());
   EXPECT_EQ(prebias->record.key.allocated->scale, "dynamic");
   EXPECT_EQ(prebias->record.key.allocated->scale_bytes, 16 * 8 * 4);
+}
+
+TEST(RecordScan, ARowOfTheKernelBenchmarkHasTheBytesOfItsPool) {
+  Json row = read_json_file(source_file("bench/results/kernel-h200.json")).at("rows").at(0);
+  EXPECT_EQ(record_from_kernel_row(row, "x").key.allocated->payload_bytes, 0) << "an earlier row does not say";
+  row["record"]["launch"]["pool_pages"] = 1000;
+  const Record record = record_from_kernel_row(row, "x");
+  EXPECT_EQ(record.key.allocated->payload_bytes, 1000 * record.key.allocated->page_bytes);
+  EXPECT_EQ(record.value.allocated->payload_bytes, 1000 * record.value.allocated->page_bytes);
+  row["record"]["key"]["scale"] = "dynamic";
+  expect_error([&] { record_from_kernel_row(row, "x"); }, ErrorCode::kBadInput,
+               "x: field \"record\" has bf16 keys with scale dynamic and bf16 values with scale none");
+  row["record"]["key"]["allocated"] = "e5m2";
+  expect_error([&] { record_from_kernel_row(row, "x"); }, ErrorCode::kBadInput, "x: field \"record\" is wrong");
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ class FormatRun {
     std::mt19937 random(11);
     const int64_t pool = blocks_.bytes() / (shape_.num_kv_heads * config_.block_bytes());
     std::vector<int32_t> ids(static_cast<size_t>(std::min(pool, options_.pool_pages)));
+    row_.pool_pages = static_cast<int64_t>(ids.size());
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), random);
     const int64_t bytes = pages_per_set_ * shape_.num_kv_heads * (config_.block_bytes() + config_.scale_bytes());

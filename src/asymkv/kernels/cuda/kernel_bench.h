@@ -52,7 +52,8 @@ struct KernelBenchRow {
   double ratio_to_native = 0.0;  // native time over this one; 0 where native was not measured
   double rel_err = -1.0;         // relative L2 against the reference; -1: not checked
   double worst_row = -1.0;
-  int64_t rotations = 0;  // sets of distinct pages
+  int64_t rotations = 0;   // sets of distinct pages
+  int64_t pool_pages = 0;  // pages that the sets were drawn from
 };
 
 struct KernelBenchReport {

@@ -51,7 +51,8 @@ Json record_of(const KernelBenchRow& row, const DeviceInfo& device) {
             {"stages", plan.shape.stages},
             {"cluster", plan.shape.cluster_size},
             {"graph", true},
-            {"page_sets", row.rotations}}}};
+            {"page_sets", row.rotations},
+            {"pool_pages", row.pool_pages}}}};
 }
 
 }  // namespace
