@@ -22,24 +22,42 @@ std::vector<std::string>& stored_argv() {
   return argv;
 }
 
-// Kernels that touched caches of exactly this format, served as this one is, since `before`; seen from one side.
-std::vector<LaunchedKernel> launched(const LoadedModel& model, const KvCache& cache, const LaunchCounts& before,
-                                     bool key_side) {
+// Launches on caches of exactly this format, served as this one is, since `before`.
+LaunchCounts own_launches(const LoadedModel& model, const KvCache& cache, const LaunchCounts& before) {
   const KvFormat& format = cache.layout().format();
   const std::optional<DType>& query = cache.config().use.query_dtype;
   const std::string query_name = query ? std::string(dtype_name(*query)) : "";
-  std::vector<LaunchedKernel> kernels;
+  LaunchCounts own;
   for (const auto& [launch, total] : launches_so_far(model)) {
     const bool same = launch.family == model.decoder.attention_of(cache).name() && launch.key == format.key.id() &&
                       launch.value == format.value.id() && launch.scale == scale_kind_name(format.scale()) &&
                       (launch.query == query_name || launch.phase == phase_name(Phase::kWrite));
     const auto earlier = before.find(launch);
     const int64_t count = total - (earlier == before.end() ? 0 : earlier->second);
-    if (!same || count == 0) continue;
-    kernels.push_back({launch.family, launch_instance(launch.phase, launch.kernel, launch.query),
-                       key_side ? launch.key : launch.value, build_id(), count});
+    if (same && count != 0) own[launch] = count;
+  }
+  return own;
+}
+
+// The kernels of these launches, whatever their batch; seen from one side.
+std::vector<LaunchedKernel> launched(const LaunchCounts& launches, bool key_side) {
+  std::vector<LaunchedKernel> kernels;
+  for (const auto& [launch, count] : launches) {
+    const std::string instance = launch_instance(launch.phase, launch.kernel, launch.query);
+    const auto same = std::ranges::find(kernels, instance, &LaunchedKernel::instance);
+    if (same != kernels.end()) {
+      same->count += count;
+    } else {
+      kernels.push_back({launch.family, instance, key_side ? launch.key : launch.value, build_id(), count});
+    }
   }
   return kernels;
+}
+
+int64_t largest_batch(const LaunchCounts& launches) {
+  int64_t largest = 0;
+  for (const auto& [launch, count] : launches) largest = std::max(largest, launch.batch);
+  return largest;
 }
 
 AllocatedSide allocated(const KvCache& cache, bool key_side) {
@@ -63,14 +81,13 @@ std::optional<std::string> requested_side(const std::string& kv, bool key_side) 
   return key_side ? kv.substr(0, slash) : kv.substr(slash + 1);
 }
 
-SideFacts side_facts(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
-                     const LaunchCounts& before, bool key_side) {
+SideFacts side_facts(const KvCache& cache, const RequestedKv& requested, const LaunchCounts& launches, bool key_side) {
   SideFacts facts;
   const KvFormat& format = cache.layout().format();
   facts.requested = requested_side(requested.kv, key_side);
   facts.resolved = key_side ? format.key.id() : format.value.id();
   facts.allocated = allocated(cache, key_side);
-  facts.launched = launched(model, cache, before, key_side);
+  facts.launched = launched(launches, key_side);
   return facts;
 }
 
@@ -123,8 +140,10 @@ Record common_facts(const LoadedModel& model, std::string_view attention, const 
 Record make_record(const LoadedModel& model, const KvCache& cache, const RequestedKv& requested,
                    const RecordStart& start) {
   Record record = common_facts(model, model.decoder.attention_of(cache).name(), start.clock);
-  record.key = side_facts(model, cache, requested, start.before, true);
-  record.value = side_facts(model, cache, requested, start.before, false);
+  const LaunchCounts launches = own_launches(model, cache, start.before);
+  record.key = side_facts(cache, requested, launches, true);
+  record.value = side_facts(cache, requested, launches, false);
+  record.launch.batch = largest_batch(launches);
   record.scales = scale_facts(cache);
   if (cache.layout().format().key.prebias) {
     record.transform = {"key_bias_removed", key_transforms_sha256(cache.config().transforms)};

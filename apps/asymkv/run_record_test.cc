@@ -73,6 +73,7 @@ TEST_F(RunRecord, TheMachineAndTheWorkerAreTwoThings) {
   EXPECT_NE(record.device.name, record.worker);
   EXPECT_EQ(record.device.kind, "cpu");
   EXPECT_GT(record.launch.threads, 0);
+  EXPECT_EQ(record.launch.batch, 1);
 }
 
 TEST_F(RunRecord, WithoutACacheBothSidesAreUnknown) {

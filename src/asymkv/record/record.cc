@@ -339,7 +339,7 @@ Json all_fields(const Record& record) {
 // kernels, and how it was called. Version 1 had the kernels in the machine's name.
 Record fixed_facts(Record record) {
   if (record.version > 1) record.device.name = record.device.driver = std::string();
-  record.launch.threads = 0;
+  record.launch.threads = record.launch.batch = 0;
   for (SideFacts* side : {&record.key, &record.value}) {
     side->launched.clear();
     if (side->allocated) side->allocated->payload_bytes = 0;
@@ -465,6 +465,7 @@ Record merge_records(const Record& earlier, const Record& later, std::string_vie
     merged.device.driver = both_names(earlier.device.driver, later.device.driver);
   }
   if (earlier.launch.threads != later.launch.threads) merged.launch.threads = 0;
+  merged.launch.batch = std::max(earlier.launch.batch, later.launch.batch);
   return merged;
 }
 

@@ -133,9 +133,9 @@ Record record_from_json(const Json& json, std::string_view origin);
 Record read_record(const std::filesystem::path& path);
 
 // One record of work that several processes did one after another on equal terms, as a resumed run does: launches add
-// up, the larger payload counts, `started` and the arguments are the earlier one's, `ended` is the later one's;
-// machines of two names are both named, and two numbers of threads are none. Throws Error{kBadInput} naming `origin`
-// and the first fact in which the two differ though they must not.
+// up, of payloads and batches the larger one counts, `started` and the arguments are the earlier one's, `ended` is the
+// later one's; machines of two names are both named, and two numbers of threads are none. Throws Error{kBadInput}
+// naming `origin` and the first fact in which the two differ though they must not.
 Record merge_records(const Record& earlier, const Record& later, std::string_view origin);
 
 // SHA-256 over the arguments, each as its length (8 bytes, little endian) and its bytes. The value of an option whose

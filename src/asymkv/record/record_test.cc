@@ -107,9 +107,11 @@ TEST(Record, MergingAddsLaunchesAndKeepsTheFirstStart) {
   // A resumed run may go on elsewhere, with the same kernels.
   later.device.name = "H100";
   later.launch.threads = 8;
+  later.launch.batch = 40;
   const Record moved = merge_records(merged, later, "record.json");
   EXPECT_EQ(moved.device.name, "H200; H100");
   EXPECT_EQ(moved.launch.threads, 0);
+  EXPECT_EQ(moved.launch.batch, 40) << "the largest";
   EXPECT_EQ(merge_records(moved, later, "record.json").device.name, "H200; H100");
   // A process that ran nothing takes nothing away.
   later.key.launched.clear();

@@ -20,6 +20,7 @@ struct Launch {
   std::string query;   // what the call's queries were rounded to, "e4m3"; empty: native, or none (a write)
   std::string phase;   // "write", "decode", "mixed"
   std::string kernel;  // the family's own name for what served it
+  int64_t batch = 0;   // sequences of that cache in the call; 0: a write
   auto operator<=>(const Launch&) const = default;
 };
 
@@ -39,11 +40,19 @@ class LoggedAttention final : public AttentionBackend {
   const std::map<Launch, int64_t>& launches() const { return launches_; }
 
  private:
-  int64_t& counter(const KvLayout& layout, int64_t group, Phase phase, std::optional<DType> query_dtype) const;
+  // What a launch is known by before its kernel has a name.
+  struct Call {
+    int64_t group = 1;
+    Phase phase = Phase::kWrite;
+    std::optional<DType> query_dtype;
+    int64_t batch = 0;
+    auto operator<=>(const Call&) const = default;
+  };
+  int64_t& counter(const KvLayout& layout, const Call& call) const;
   std::unique_ptr<AttentionBackend> inner_;
   mutable std::map<Launch, int64_t> launches_;
-  // Kernel names are asked for once: (key id, value id, scale, head dim, group, phase, query) -> entry of launches_.
-  using KnownKey = std::tuple<std::string, std::string, ScaleKind, int64_t, int64_t, Phase, std::optional<DType>>;
+  // Kernel names are asked for once: (key id, value id, scale, head dim, call) -> entry of launches_.
+  using KnownKey = std::tuple<std::string, std::string, ScaleKind, int64_t, Call>;
   mutable std::map<KnownKey, int64_t*> known_;
 };
 

@@ -42,11 +42,19 @@ TEST(LaunchLog, CountsEverySequenceOfAMixedCall) {
   const LoggedAttention log(std::make_unique<NoAttention>());
   log.attend(params);
   log.attend(params);
-  std::map<std::string, int64_t> counts;
-  for (const auto& [launch, count] : log.launches()) counts[launch.value + launch.query + launch.phase] = count;
+  std::map<std::string, int64_t> counts, batches;
+  for (const auto& [launch, count] : log.launches()) {
+    counts[launch.value + launch.query + launch.phase] = count;
+    batches[launch.value] = launch.batch;
+  }
   const std::map<std::string, int64_t> expected = {
       {"bf16decode", 6}, {"e4m3decode", 4}, {"e4m3mixed", 2}, {"e4m3e4m3decode", 2}};
   EXPECT_EQ(counts, expected);
+  const std::map<std::string, int64_t> expected_batches = {{"bf16", 3}, {"e4m3", 4}};
+  EXPECT_EQ(batches, expected_batches) << "sequences of one cache in one call";
+  params.sequences = std::span(sequences).first(1);
+  log.attend(params);
+  EXPECT_EQ(log.launches().size(), 5U) << "a call of another batch is another launch";
 }
 
 }  // namespace
