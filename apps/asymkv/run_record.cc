@@ -123,7 +123,7 @@ Record common_facts(const LoadedModel& model, std::string_view attention, const 
   record.engine_version = kVersion;
   record.model.id = model.files.name();
   record.model.weights_sha256 = model.files.weights_sha256();
-  record.model.tokenizer_sha256 = model.tokenizer.sha256();
+  if (!model.files.random_seed) record.model.tokenizer_sha256 = model.tokenizer.sha256();
   record.model.config_sha256 = model.files.config_sha256;
   record.model.native_dtype = dtype_name(model.config().native_dtype);
   const AttentionBackend& served = *model.decoder.backends().attention;

@@ -23,4 +23,16 @@ std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& path, Backe
   return std::make_unique<LoadedModel>(LoadedModel{std::move(files), std::move(tokenizer), std::move(decoder)});
 }
 
+std::unique_ptr<LoadedModel> load_random_model(const std::filesystem::path& path, uint64_t seed, Backends backends) {
+  ModelFiles files = open_random_model(path, seed);
+  GgufTokenizerData one_token;
+  one_token.model = "gpt2";
+  one_token.pre = "qwen2";
+  one_token.tokens = {"a"};
+  one_token.token_types = {1};
+  Tokenizer tokenizer = Tokenizer::from_gguf_data(one_token, path.string());
+  Decoder decoder(files.config, *files.weights, std::move(backends));
+  return std::make_unique<LoadedModel>(LoadedModel{std::move(files), std::move(tokenizer), std::move(decoder)});
+}
+
 }  // namespace asymkv

@@ -25,4 +25,7 @@ struct LoadedModel {
 // the tokenizer knows more ids than the model.
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& path, Backends backends);
 
+// One with drawn weights (open_random_model), for measurements: its tokenizer knows one token.
+std::unique_ptr<LoadedModel> load_random_model(const std::filesystem::path& path, uint64_t seed, Backends backends);
+
 }  // namespace asymkv

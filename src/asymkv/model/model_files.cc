@@ -12,6 +12,7 @@
 #include "asymkv/base/hash.h"
 #include "asymkv/model/awq.h"
 #include "asymkv/model/config_checks.h"
+#include "asymkv/model/random_weights.h"
 
 namespace asymkv {
 namespace {
@@ -232,11 +233,15 @@ std::string model_name(const std::filesystem::path& path) {
 }
 
 std::string ModelFiles::name() const {
-  return model_name(path);
+  return random_seed ? fmt::format("{} (random weights, seed {})", model_name(path), *random_seed) : model_name(path);
 }
 
 const std::string& ModelFiles::weights_sha256() const {
   if (!weights_sha256_.empty()) return weights_sha256_;
+  if (random_seed) {
+    return weights_sha256_ =
+               sha256_hex(fmt::format("asymkv random weights 1, seed {}, config {}", *random_seed, config_sha256));
+  }
   Sha256 hash;
   constexpr size_t kStepBytes = 64 << 20;  // resident at a time
   for (const std::filesystem::path& file_path : weights->files()) {
@@ -258,6 +263,29 @@ ModelFiles open_model(const std::filesystem::path& path) {
     throw_bad_input("{} does not exist; give a model folder or a .gguf file", path.string());
   }
   ModelFiles model = std::filesystem::is_directory(path, error) ? open_folder(path) : open_gguf(path);
+  check_tensors(model);
+  return model;
+}
+
+ModelFiles open_random_model(const std::filesystem::path& path, uint64_t seed) {
+  std::error_code error;  // the overloads without it throw what is not an Error
+  const std::filesystem::path file = std::filesystem::is_directory(path, error) ? path / kConfigFile : path;
+  if (!std::filesystem::exists(file, error)) {
+    throw_bad_input("{} does not exist; give a config.json or its folder to draw weights for", file.string());
+  }
+  const std::filesystem::path folder = file.parent_path();
+  const bool is_gguf = file.extension() == ".gguf";
+  if (is_gguf || holds_safetensors(folder)) {
+    throw_usage("{} has weights: random ones are drawn for a config.json alone", (is_gguf ? file : folder).string());
+  }
+  ModelFiles model;
+  model.path = file.filename() == kConfigFile ? folder : file;
+  model.container = "random";
+  const std::string text = read_small_file(file);
+  model.config_sha256 = sha256_hex(text);
+  model.config = config_from_hf(parse_json(text, file.string()), file.string(), DType::kBF16);
+  model.weights = make_random_weights(model.config, seed);
+  model.random_seed = seed;
   check_tensors(model);
   return model;
 }

@@ -81,6 +81,7 @@ class WeightSource {
 // three tensors of an AWQ matrix (awq.h) as one called "NAME.weight"; another type is Error{kUnsupported} naming tensor
 // and type.
 std::unique_ptr<WeightSource> open_safetensors_weights(const std::filesystem::path& folder);
+bool holds_safetensors(const std::filesystem::path& folder);  // either of the two files
 // Throws Error{kBadInput} for a tensor name with no canonical counterpart.
 std::unique_ptr<WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file);
 // Either, by what `path` is: a folder, or one .gguf file.

@@ -193,6 +193,11 @@ void check_index(const std::map<std::string, std::string>& weight_map, const std
 
 }  // namespace
 
+bool holds_safetensors(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / kSingleFile, error) || std::filesystem::exists(folder / kIndexFile, error);
+}
+
 std::unique_ptr<WeightSource> open_safetensors_weights(const std::filesystem::path& folder) {
   std::vector<Shard> shards;
   std::error_code error;                                       // the overload without it throws what is not an Error
