@@ -116,7 +116,7 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
       const std::span<const int32_t> newest = std::span(item.slot->token_ids).last(1);
       chunks.push_back(append_chunk(*item.slot->sequence, newest, OwnReads::kStored));
     }
-    const auto tokens = model.decoder.greedy_tokens(model.decoder.forward(chunks, limits.native_dtype));
+    const auto tokens = model.decoder.greedy_step(chunks, limits.native_dtype);
     std::vector<RunningSlot> still_running;
     for (size_t i = 0; i < running.size(); ++i) {
       if (!tokens[i]) running[i].slot->failure = "non-finite logits";

@@ -31,6 +31,9 @@ class FloatArray {
   int64_t size_ = 0;
 };
 
+// An operand is an array that only goes from one operation to the next: FP32 elements, or what the backend's products
+// read where that is narrower (BF16 on CUDA with 16-bit activations), in the memory of as many floats.
+
 // y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). out and in are the matrix's rows and
 // row length. FP32 accumulation; what the activations are rounded to is the backend's, named in its name(). On the CPU
 // a row's result depends on that row alone: not on the other rows of the call and not on the number of threads. On
@@ -42,6 +45,8 @@ struct LinearParams {
   const float* bias = nullptr;  // may be null
   float* y = nullptr;
   bool accumulate = false;
+  bool x_is_operand = false;
+  bool y_is_operand = false;  // then without bias and accumulate
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight, row by row; x and y are [rows, dim] and may be the same.
@@ -52,6 +57,7 @@ struct RmsNormParams {
   const float* x = nullptr;
   const float* weight = nullptr;  // [dim]
   float* y = nullptr;
+  bool y_is_operand = false;  // then y is not x
 };
 
 // Rows of [q | k | v] into three matrices, with the query and value biases added.
@@ -65,6 +71,17 @@ struct SplitQkvParams {
   float* q = nullptr;             // [rows, q_dim]
   float* k = nullptr;             // [rows, kv_dim]
   float* v = nullptr;             // [rows, kv_dim]
+};
+
+// What comes behind the split, head by head: norms of query and key heads, and RoPE on the queries.
+struct PrepareQkvParams {
+  SplitQkvParams split;
+  int64_t head_dim = 0;
+  float eps = 0.0F;
+  const float* q_norm = nullptr;  // [head_dim]; null: none
+  const float* k_norm = nullptr;  // [head_dim]; null: none
+  const RopeTable* rope = nullptr;
+  std::span<const int32_t> positions;  // [rows]
 };
 
 // Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as
@@ -82,9 +99,16 @@ class ModelBackend {
   // keep_host is set.
   virtual void place(WeightMatrix& matrix, bool keep_host) const = 0;
 
+  // The same for a matrix whose rows embed() reads; the host's bytes stay.
+  virtual void place_rows(WeightMatrix& /*matrix*/) const {}
+
+  // x[i] = scale * row rows[i] of the matrix, exactly widened.
+  virtual void embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const;
   virtual void linear(const LinearParams& params) const = 0;
   virtual void rms_norm(const RmsNormParams& params) const = 0;
-  // y[rows, dim] = silu(gate) * up, where gate_up is [rows, gate dim | up dim].
+  // Rows that should pass an MLP together: enough to be fast, few enough to bound working memory.
+  virtual int64_t mlp_rows() const { return 512; }
+  // y[rows, dim] = silu(gate) * up, where gate_up is [rows, gate dim | up dim]; both are operands.
   virtual void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const = 0;
   // y[rows, dim] = gelu(gate) * up, laid out the same; gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
   // Throws Error{kUnsupported} on a backend that has none.
@@ -92,6 +116,8 @@ class ModelBackend {
   // RoPE in place on x [rows, num_heads, head_dim], one position a row.
   virtual void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const = 0;
   virtual void split_qkv(const SplitQkvParams& params) const = 0;
+  // One after the other, unless a backend has them in one.
+  virtual void prepare_qkv(const PrepareQkvParams& params) const;
   // y += x.
   virtual void add(int64_t elems, const float* x, float* y) const = 0;
   // Row r of x [factors, dim] times factors[r].

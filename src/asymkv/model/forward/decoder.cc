@@ -10,7 +10,6 @@ namespace asymkv {
 namespace {
 
 constexpr int64_t kInitialPositions = 1024;
-constexpr int64_t kMlpRows = 512;  // rows that pass an MLP together: bounds its working memory
 constexpr size_t kLossRows = 128;  // rows whose logits are held at once to score them
 
 // Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
@@ -88,6 +87,7 @@ struct Decoder::Batch {
   };
   std::span<const ForwardChunk> chunks;
   std::vector<Row> rows;           // of each chunk
+  std::vector<int32_t> tokens;     // of each row
   std::vector<int32_t> positions;  // of each row
   int64_t num_rows = 0;
   // A cache that gets rows of this pass, and the slot of each row; -1: none of its own.
@@ -111,8 +111,8 @@ struct Decoder::Scratch {
   FloatArray fresh_k;    // [rows, k]
   FloatArray fresh_v;    // [rows, v]
   FloatArray attended;   // [rows, q]
-  FloatArray gate_up;    // [up to kMlpRows, 2 intermediate]
-  FloatArray activated;  // [up to kMlpRows, intermediate]
+  FloatArray gate_up;    // [up to mlp_rows(), 2 intermediate]
+  FloatArray activated;  // [up to mlp_rows(), intermediate]
 };
 
 Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
@@ -125,6 +125,7 @@ Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backend
   if (config.tie_word_embeddings) {
     backend.place(weights_->embedding, true);
   } else {
+    backend.place_rows(weights_->embedding);
     weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
     backend.place(weights_->lm_head, false);
   }
@@ -235,6 +236,7 @@ Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
         throw_usage("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
       }
     }
+    batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
   }
   append_rows(batch);
   return batch;
@@ -382,25 +384,43 @@ void Decoder::normalise(int64_t rows, int64_t dim, const float* x, const FloatAr
   backends_.model->rms_norm({rows, dim, static_cast<float>(config_.rms_norm_eps), x, weight.data(), y});
 }
 
+// Rows [begin, begin + rows) of the residual stream, normed for a product to read.
+void Decoder::norm_operand(int64_t begin, int64_t rows, const FloatArray& weight, Scratch& scratch) const {
+  const float* x = scratch.x.data() + begin * config_.hidden_size;
+  backends_.model->rms_norm({rows, config_.hidden_size, static_cast<float>(config_.rms_norm_eps), x, weight.data(),
+                             scratch.normed.data(), true});
+}
+
 // x += norm(branch), where the output of a branch has a norm of its own.
 void Decoder::add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const {
   normalise(rows, config_.hidden_size, scratch.branch.data(), norm, scratch.branch.data());
   backends_.model->add(scratch.x.size(), scratch.branch.data(), scratch.x.data());
 }
 
-// Queries before RoPE and keys before bias and RoPE, normed where the family norms heads; complete values.
+// Queries after RoPE, keys before bias and RoPE, normed where the family norms heads; complete values.
 void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
-  const int64_t q_dim = config_.num_q_heads * config_.head_dim;
-  const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  normalise(rows, config_.hidden_size, scratch.x.data(), w.input_norm, scratch.normed.data());
-  backends_.model->linear({rows, scratch.normed.data(), &w.qkv, nullptr, scratch.qkv.data(), false});
-  backends_.model->split_qkv({rows, q_dim, k_dim, scratch.qkv.data(), w.q_bias.data(), w.v_bias.data(),
-                              scratch.q.data(), scratch.k.data(), scratch.v.data()});
-  if (!config_.qk_norm) return;
-  normalise(rows * config_.num_q_heads, config_.head_dim, scratch.q.data(), w.q_norm, scratch.q.data());
-  normalise(rows * config_.num_kv_heads, config_.head_dim, scratch.k.data(), w.k_norm, scratch.k.data());
+  norm_operand(0, rows, w.input_norm, scratch);
+  backends_.model->linear(
+      {.rows = rows, .x = scratch.normed.data(), .w = &w.qkv, .y = scratch.qkv.data(), .x_is_operand = true});
+  PrepareQkvParams params;
+  params.split = {rows,
+                  config_.num_q_heads * config_.head_dim,
+                  config_.num_kv_heads * config_.head_dim,
+                  scratch.qkv.data(),
+                  w.q_bias.data(),
+                  w.v_bias.data(),
+                  scratch.q.data(),
+                  scratch.k.data(),
+                  scratch.v.data()};
+  params.head_dim = config_.head_dim;
+  params.eps = static_cast<float>(config_.rms_norm_eps);
+  params.q_norm = w.q_norm.data();
+  params.k_norm = w.k_norm.data();
+  params.rope = &rope(layer_idx);
+  params.positions = batch.positions;
+  backends_.model->prepare_qkv(params);
 }
 
 // Queries grow with their position where the model asks for it (ModelConfig::query_temperature).
@@ -429,7 +449,6 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
   project_qkv(layer_idx, batch, scratch);
-  backends_.model->rotate(rope(layer_idx), batch.positions, config_.num_q_heads, scratch.q.data());
   scale_queries(batch, scratch);
   write_all(batch, layer_idx, scratch);
   if (observer != nullptr) observe(layer_idx, batch, scratch, *observer);
@@ -444,45 +463,28 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const ModelBackend& math = *backends_.model;
   const int64_t inner = config_.intermediate_size;
-  normalise(rows, config_.hidden_size, scratch.x.data(), w.mlp_norm, scratch.normed.data());
   const bool post = !w.post_mlp_norm.empty();
   float* out = post ? scratch.branch.data() : scratch.x.data();
-  for (int64_t begin = 0; begin < rows; begin += kMlpRows) {
-    const int64_t count = std::min(kMlpRows, rows - begin);
-    const int64_t offset = begin * config_.hidden_size;
-    math.linear({count, scratch.normed.data() + offset, &w.gate_up, nullptr, scratch.gate_up.data(), false});
+  const int64_t step = math.mlp_rows();
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t count = std::min(step, rows - begin);
+    norm_operand(begin, count, w.mlp_norm, scratch);
+    math.linear({count, scratch.normed.data(), &w.gate_up, nullptr, scratch.gate_up.data(), false, true, true});
     if (config_.activation == Activation::kSilu) {
       math.silu_mul(count, inner, scratch.gate_up.data(), scratch.activated.data());
     } else {
       math.gelu_mul(count, inner, scratch.gate_up.data(), scratch.activated.data());
     }
-    math.linear({count, scratch.activated.data(), &w.down, nullptr, out + offset, !post});
+    math.linear({count, scratch.activated.data(), &w.down, nullptr, out + begin * config_.hidden_size, !post, true});
   }
   if (post) add_normed(rows, w.post_mlp_norm, scratch);
-}
-
-// The rows of the batch's tokens, scaled as the family does.
-std::vector<float> Decoder::embed(const Batch& batch) const {
-  const auto hidden = static_cast<size_t>(config_.hidden_size);
-  std::vector<float> x(static_cast<size_t>(batch.num_rows) * hidden);
-  size_t row = 0;
-  for (const ForwardChunk& chunk : batch.chunks) {
-    for (const int32_t token : chunk.tokens) {
-      weights_->embedding.widen_row(token, std::span(x).subspan(row * hidden, hidden));
-      ++row;
-    }
-  }
-  if (config_.embedding_scale != 1.0) {
-    for (float& value : x) value *= static_cast<float>(config_.embedding_scale);
-  }
-  return x;
 }
 
 Decoder::Scratch Decoder::make_scratch(int64_t rows) const {
   const ModelBackend& backend = *backends_.model;
   const int64_t q_dim = config_.num_q_heads * config_.head_dim;
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  const int64_t mlp_rows = std::min(rows, kMlpRows);
+  const int64_t mlp_rows = std::min(rows, backend.mlp_rows());
   Scratch scratch;
   scratch.x = backend.allocate(rows * config_.hidden_size);
   scratch.normed = backend.allocate(rows * config_.hidden_size);
@@ -498,8 +500,8 @@ Decoder::Scratch Decoder::make_scratch(int64_t rows) const {
   return scratch;
 }
 
-std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType native_dtype,
-                                    ForwardObserver* observer) {
+// The residual stream after the last layer.
+FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer) {
   int64_t last_position = 0;
   for (const ForwardChunk& chunk : chunks) {
     last_position = std::max(last_position, chunk.start_pos + static_cast<int64_t>(chunk.tokens.size()));
@@ -511,31 +513,61 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
   batch.wants_fresh = observer != nullptr || std::ranges::any_of(chunks, [](const ForwardChunk& chunk) {
                         return chunk.own_reads == OwnReads::kFresh;
                       });
-  std::vector<float> hidden = embed(batch);
   Scratch scratch = make_scratch(batch.num_rows);
-  backends_.model->upload(hidden, scratch.x.data());
+  backends_.model->embed(weights_->embedding, batch.tokens, static_cast<float>(config_.embedding_scale),
+                         scratch.x.data());
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     run_attention(layer, batch, scratch, observer);
     run_mlp(layer, batch.num_rows, scratch);
   }
-  normalise(batch.num_rows, config_.hidden_size, scratch.x.data(), weights_->final_norm, scratch.x.data());
-  backends_.model->download(scratch.x.data(), hidden);
+  return scratch.x;
+}
+
+std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType native_dtype,
+                                    ForwardObserver* observer) {
+  const FloatArray x = run_layers(chunks, native_dtype, observer);
+  normalise(x.size() / config_.hidden_size, config_.hidden_size, x.data(), weights_->final_norm, x.data());
+  std::vector<float> hidden(static_cast<size_t>(x.size()));
+  backends_.model->download(x.data(), hidden);
   backends_.attention->finish();
   return hidden;
 }
 
-FloatArray Decoder::placed_logits(std::span<const float> hidden_rows) const {
-  const int64_t rows = static_cast<int64_t>(hidden_rows.size()) / config_.hidden_size;
-  ASYMKV_CHECK(rows * config_.hidden_size == static_cast<int64_t>(hidden_rows.size()), "{} floats are no rows of {}",
-               hidden_rows.size(), config_.hidden_size);
+std::vector<std::optional<int32_t>> Decoder::greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
+  const FloatArray x = run_layers(chunks, native_dtype, nullptr);
+  const int64_t dim = config_.hidden_size, rows = std::ssize(chunks);
+  const FloatArray last = backends_.model->allocate(rows * dim);
+  if (x.size() == last.size()) {
+    normalise(rows, dim, x.data(), weights_->final_norm, last.data());
+  } else {
+    int64_t end = 0;
+    for (int64_t c = 0; c < rows; ++c) {
+      end += std::ssize(chunks[static_cast<size_t>(c)].tokens);
+      normalise(1, dim, x.data() + (end - 1) * dim, weights_->final_norm, last.data() + c * dim);
+    }
+  }
+  const FloatArray logits = placed_logits(rows, last.data());
+  auto tokens = backends_.model->finite_argmax(rows, config_.vocab_size, logits.data());
+  backends_.attention->finish();
+  return tokens;
+}
+
+FloatArray Decoder::placed_logits(int64_t rows, const float* hidden) const {
   const ModelBackend& backend = *backends_.model;
-  const FloatArray hidden = place_values(backend, hidden_rows);
   FloatArray logits = backend.allocate(rows * config_.vocab_size);
-  backend.linear({rows, hidden.data(), &weights_->output_matrix(), nullptr, logits.data(), false});
+  backend.linear({rows, hidden, &weights_->output_matrix(), nullptr, logits.data(), false});
   if (config_.final_soft_cap != 0.0) {
     backend.cap_softly(static_cast<float>(config_.final_soft_cap), logits.size(), logits.data());
   }
   return logits;
+}
+
+FloatArray Decoder::placed_logits(std::span<const float> hidden_rows) const {
+  const int64_t rows = std::ssize(hidden_rows) / config_.hidden_size;
+  ASYMKV_CHECK(rows * config_.hidden_size == std::ssize(hidden_rows), "{} floats are no rows of {}", hidden_rows.size(),
+               config_.hidden_size);
+  const FloatArray hidden = place_values(*backends_.model, hidden_rows);
+  return placed_logits(rows, hidden.data());
 }
 
 std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {

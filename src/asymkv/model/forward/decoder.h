@@ -88,6 +88,10 @@ class Decoder {
   std::vector<float> forward(std::span<const ForwardChunk> chunks, DType native_dtype,
                              ForwardObserver* observer = nullptr);
 
+  // The same pass, of which only the first largest logit after each chunk's last token is wanted (none where a logit is
+  // not finite): neither hidden states nor logits leave the device. Every chunk has a token.
+  std::vector<std::optional<int32_t>> greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype);
+
   // [rows, vocab_size] of rows of hidden states.
   std::vector<float> logits(std::span<const float> hidden_rows) const;
   // The first largest logit of each row; nothing where a logit is not finite.
@@ -110,7 +114,7 @@ class Decoder {
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
   static void append_rows(Batch& batch);
   static DType fresh_dtype(const Batch& batch);
-  std::vector<float> embed(const Batch& batch) const;
+  FloatArray run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer);
   Scratch make_scratch(int64_t rows) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
   void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
@@ -123,7 +127,9 @@ class Decoder {
   void observe(int64_t layer_idx, const Batch& batch, const Scratch& scratch, ForwardObserver& observer) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
   void add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const;
+  void norm_operand(int64_t begin, int64_t rows, const FloatArray& weight, Scratch& scratch) const;
   void normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const;
+  FloatArray placed_logits(int64_t rows, const float* hidden) const;
   FloatArray placed_logits(std::span<const float> hidden_rows) const;
   int64_t position_limit(int64_t num_positions) const;
 

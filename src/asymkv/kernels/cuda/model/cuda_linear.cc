@@ -82,7 +82,7 @@ struct CudaLinear::Product {
   Product(cublasLtHandle_t library, cudaDataType_t type, const LinearParams& params)
       : w(type, params.w->in(), params.w->rows()),
         x(type, params.w->in(), params.rows),
-        y(CUDA_R_32F, params.w->rows(), params.rows) {
+        y(params.y_is_operand ? type : CUDA_R_32F, params.w->rows(), params.rows) {
     const Preference preference;
     int found = 0;
     ASYMKV_CUBLAS(cublasLtMatmulAlgoGetHeuristic(library, operation.handle, w.handle, x.handle, y.handle, y.handle,
@@ -108,10 +108,17 @@ CudaLinear::~CudaLinear() {
 }
 
 std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix) const {
-  const bool narrow = activations_ == Activations::k16;
+  const bool narrow = rounds();
   const int64_t elem_bytes = narrow ? dtype_bytes(DType::kBF16) : dtype_bytes(DType::kF32);
   auto placed = std::make_shared<DeviceWeights>();
   placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
+  if (narrow && keeps(matrix)) {  // nothing to round: as it is stored
+    for (const WeightPart& part : matrix.parts()) {
+      const auto bytes = static_cast<size_t>(part.num_rows * part.row_bytes);
+      placed->data.upload({part.data, bytes}, part.first_row * part.row_bytes);
+    }
+    return placed;
+  }
   const int64_t step = std::max<int64_t>(1, kStagingElems / matrix.in());
   for (int64_t begin = 0; begin < matrix.rows(); begin += step) {
     const std::vector<float> rows = widen_rows(matrix, begin, std::min(step, matrix.rows() - begin));
@@ -127,22 +134,33 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matri
   return placed;
 }
 
+bool CudaLinear::keeps(const WeightMatrix& matrix) const {
+  return !rounds() ||
+         std::ranges::all_of(matrix.parts(), [](const WeightPart& p) { return p.type == GgmlType::kBF16; });
+}
+
+const void* CudaLinear::data(const WeightMatrix& matrix) {
+  const auto* weights = dynamic_cast<const DeviceWeights*>(matrix.placed());
+  ASYMKV_CHECK(weights != nullptr, "a {} x {} matrix that was not placed on the device", matrix.rows(), matrix.in());
+  return weights->data.data();
+}
+
 const CudaLinear::Product& CudaLinear::product(const LinearParams& params) {
   if (products_.size() >= kMaxProducts) products_.clear();
-  std::unique_ptr<Product>& known = products_[{params.rows, params.w->in(), params.w->rows(), params.accumulate}];
-  const cudaDataType_t type = activations_ == Activations::k16 ? CUDA_R_16BF : CUDA_R_32F;
+  std::unique_ptr<Product>& known =
+      products_[{params.rows, params.w->in(), params.w->rows(), params.accumulate, params.y_is_operand}];
+  const cudaDataType_t type = rounds() ? CUDA_R_16BF : CUDA_R_32F;
   if (known == nullptr) known = std::make_unique<Product>(static_cast<cublasLtHandle_t>(handle_), type, params);
   return *known;
 }
 
 void CudaLinear::run(const LinearParams& params) {
   if (params.rows == 0) return;
-  const auto* weights = dynamic_cast<const DeviceWeights*>(params.w->placed());
-  ASYMKV_CHECK(weights != nullptr, "a {} x {} matrix that was not placed on the device", params.w->rows(),
-               params.w->in());
+  ASYMKV_CHECK(!params.y_is_operand || (params.bias == nullptr && !params.accumulate), "an operand with more in it");
+  const void* weights = data(*params.w);
   const void* x = params.x;
   std::shared_ptr<void> rounded;
-  if (activations_ == Activations::k16) {
+  if (rounds() && !params.x_is_operand) {
     rounded = stream_memory(params.rows * params.w->in() * dtype_bytes(DType::kBF16));
     launch_narrow({params.x, rounded.get(), nullptr, params.rows, params.w->in(), true}, nullptr);
     x = rounded.get();
@@ -150,9 +168,9 @@ void CudaLinear::run(const LinearParams& params) {
   const Product& p = product(params);
   const float one = 1.0F;
   const float beta = params.accumulate ? 1.0F : 0.0F;
-  ASYMKV_CUBLAS(cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), p.operation.handle, &one, weights->data.data(),
-                               p.w.handle, x, p.x.handle, &beta, params.y, p.y.handle, params.y, p.y.handle,
-                               &p.chosen.algo, workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
+  ASYMKV_CUBLAS(cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), p.operation.handle, &one, weights, p.w.handle, x,
+                               p.x.handle, &beta, params.y, p.y.handle, params.y, p.y.handle, &p.chosen.algo,
+                               workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
 }
 
 }  // namespace asymkv::cuda

@@ -20,6 +20,11 @@ class CudaLinear {
 
   // Widens the matrix exactly, rounds it to the products' type and keeps it in device memory.
   std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix) const;
+  // Whether place() keeps every value of this matrix.
+  bool keeps(const WeightMatrix& matrix) const;
+  bool rounds() const { return activations_ == Activations::k16; }  // then operands are BF16, else FP32
+  // A placed matrix, [rows, in] of the products' type.
+  static const void* data(const WeightMatrix& matrix);
   // params point to device memory; the bias is not added.
   void run(const LinearParams& params);
 
@@ -30,7 +35,8 @@ class CudaLinear {
   Activations activations_;
   void* handle_ = nullptr;  // cublasLtHandle_t
   DeviceBuffer workspace_;
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool>, std::unique_ptr<Product>> products_;  // rows, in, out, adds
+  // By rows, in, out, whether it adds, whether its result is an operand.
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, std::unique_ptr<Product>> products_;
 };
 
 }  // namespace asymkv::cuda

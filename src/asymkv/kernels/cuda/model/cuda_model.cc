@@ -5,13 +5,13 @@
 #include <limits>
 #include <utility>
 
+#include "asymkv/base/error.h"
 #include "asymkv/device/cuda/cuda_error.h"
-#include "asymkv/kernels/cuda/model/model_kernels.h"
 
 namespace asymkv::cuda {
 
 CudaModel::CudaModel(Activations activations, std::shared_ptr<DeviceTables> tables)
-    : activations_(activations), tables_(std::move(tables)), linear_(activations) {
+    : tables_(std::move(tables)), linear_(activations) {
   // Activations come and go with every pass: their memory stays with the process.
   cudaMemPool_t pool = nullptr;
   ASYMKV_CUDA(cudaDeviceGetDefaultMemPool(&pool, require_device().ordinal));
@@ -20,7 +20,7 @@ CudaModel::CudaModel(Activations activations, std::shared_ptr<DeviceTables> tabl
 }
 
 std::string_view CudaModel::name() const {
-  return activations_ == Activations::k16 ? "cuda-cublaslt-a16" : "cuda-cublaslt-a32";
+  return linear_.rounds() ? "cuda-cublaslt-a16" : "cuda-cublaslt-a32";
 }
 
 FloatArray CudaModel::allocate(int64_t elems) const {
@@ -39,6 +39,19 @@ void CudaModel::place(WeightMatrix& matrix, bool keep_host) const {
   matrix.set_placed(linear_.place(matrix), keep_host);
 }
 
+void CudaModel::place_rows(WeightMatrix& matrix) const {
+  if (linear_.keeps(matrix)) place(matrix, true);
+}
+
+void CudaModel::embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const {
+  if (matrix.placed() == nullptr || !linear_.keeps(matrix)) return ModelBackend::embed(matrix, rows, scale, x);
+  EmbedParams params{CudaLinear::data(matrix), linear_.rounds(), tables_->of(rows), std::ssize(rows), matrix.in()};
+  params.scale = scale;
+  params.x = x;
+  launch_embed(params);
+  check_launches();
+}
+
 void CudaModel::linear(const LinearParams& params) const {
   linear_.run(params);
   if (params.bias != nullptr) launch_add_bias(params.rows, params.w->rows(), params.bias, params.y);
@@ -46,30 +59,35 @@ void CudaModel::linear(const LinearParams& params) const {
 }
 
 void CudaModel::rms_norm(const RmsNormParams& params) const {
-  launch_rms_norm(params);
+  launch_rms_norm(params, linear_.rounds() && params.y_is_operand);
   check_launches();
 }
 
 void CudaModel::silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const {
-  launch_gate_mul(Gate::kSilu, rows, dim, gate_up, y);
+  launch_gate_mul(Gate::kSilu, {rows, dim, gate_up, y, linear_.rounds()});
   check_launches();
 }
 
 void CudaModel::gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const {
-  launch_gate_mul(Gate::kGelu, rows, dim, gate_up, y);
+  launch_gate_mul(Gate::kGelu, {rows, dim, gate_up, y, linear_.rounds()});
   check_launches();
 }
 
-void CudaModel::rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const {
+RotateParams CudaModel::rotate_params(const RopeTable& rope, std::span<const int32_t> positions) const {
   for (const int32_t position : positions) rope.cos_row(position);  // throws outside the table
   RotateParams params;
   const DeviceTables::Rope tables = tables_->rope(rope);
   params.cosines = tables.cosines;
   params.sines = tables.sines;
   params.positions = tables_->of(positions);
-  params.num_rows = static_cast<int64_t>(positions.size());
-  params.num_heads = num_heads;
+  params.num_rows = std::ssize(positions);
   params.num_pairs = rope.num_pairs();
+  return params;
+}
+
+void CudaModel::rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const {
+  RotateParams params = rotate_params(rope, positions);
+  params.num_heads = num_heads;
   params.x = x;
   launch_rotate(params);
   check_launches();
@@ -77,6 +95,13 @@ void CudaModel::rotate(const RopeTable& rope, std::span<const int32_t> positions
 
 void CudaModel::split_qkv(const SplitQkvParams& params) const {
   launch_split_qkv(params);
+  check_launches();
+}
+
+void CudaModel::prepare_qkv(const PrepareQkvParams& params) const {
+  ASYMKV_CHECK(std::ssize(params.positions) == params.split.rows, "{} positions of {} rows", params.positions.size(),
+               params.split.rows);
+  launch_prepare_qkv(params, rotate_params(*params.rope, params.positions));
   check_launches();
 }
 

@@ -4,6 +4,7 @@
 
 #include "asymkv/kernels/cuda/device_tables.h"
 #include "asymkv/kernels/cuda/model/cuda_linear.h"
+#include "asymkv/kernels/cuda/model/model_kernels.h"
 
 namespace asymkv::cuda {
 
@@ -17,12 +18,16 @@ class CudaModel final : public ModelBackend {
   void upload(std::span<const float> from, float* to) const override;
   void download(const float* from, std::span<float> to) const override;
   void place(WeightMatrix& matrix, bool keep_host) const override;
+  void place_rows(WeightMatrix& matrix) const override;
+  void embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const override;
   void linear(const LinearParams& params) const override;
   void rms_norm(const RmsNormParams& params) const override;
+  int64_t mlp_rows() const override { return 16384; }  // products of fewer rows leave multiprocessors idle
   void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
   void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
   void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override;
   void split_qkv(const SplitQkvParams& params) const override;
+  void prepare_qkv(const PrepareQkvParams& params) const override;
   void add(int64_t elems, const float* x, float* y) const override;
   void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override;
   void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override;
@@ -31,7 +36,9 @@ class CudaModel final : public ModelBackend {
   std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override;
 
  private:
-  Activations activations_;
+  // Without heads and x.
+  RotateParams rotate_params(const RopeTable& rope, std::span<const int32_t> positions) const;
+
   std::shared_ptr<DeviceTables> tables_;
   mutable CudaLinear linear_;
 };

@@ -1,3 +1,4 @@
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
@@ -32,17 +33,36 @@ __device__ __forceinline__ float row_sum(float x) {
   return x;
 }
 
-template <int kRowThreads>
+__device__ __forceinline__ void store(float* to, float x) {
+  *to = x;
+}
+__device__ __forceinline__ void store(__nv_bfloat16* to, float x) {
+  *to = __float2bfloat16_rn(x);
+}
+__device__ __forceinline__ float load(const float* from) {
+  return *from;
+}
+__device__ __forceinline__ float load(const __nv_bfloat16* from) {
+  return __bfloat162float(*from);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p) {
+  const T* row = static_cast<const T*>(p.matrix) + int64_t{p.rows[blockIdx.x]} * p.dim;
+  for (int64_t i = threadIdx.x; i < p.dim; i += kThreads) p.x[blockIdx.x * p.dim + i] = p.scale * load(row + i);
+}
+
+template <int kRowThreads, typename T>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormParams p) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads;
   if (row >= p.rows) return;  // whole warps, or no thread of the block
   const float* x = p.x + row * p.dim;
-  float* y = p.y + row * p.dim;
+  T* y = reinterpret_cast<T*>(p.y) + row * p.dim;
   const auto first = static_cast<int64_t>(threadIdx.x % kRowThreads);
   float sum = 0.0F;
   for (int64_t i = first; i < p.dim; i += kRowThreads) sum += x[i] * x[i];
   const float factor = 1.0F / sqrtf(row_sum<kRowThreads>(sum) / static_cast<float>(p.dim) + p.eps);
-  for (int64_t i = first; i < p.dim; i += kRowThreads) y[i] = x[i] * factor * p.weight[i];
+  for (int64_t i = first; i < p.dim; i += kRowThreads) store(y + i, x[i] * factor * p.weight[i]);
 }
 
 template <Gate kGate>
@@ -53,11 +73,79 @@ __device__ __forceinline__ float gated(float x) {
   return x / (1.0F + expf(-1.5957691216057308F * inner));
 }
 
-template <Gate kGate>
-__global__ void __launch_bounds__(kThreads) gate_mul_kernel(int64_t rows, int64_t dim, const float* gate_up, float* y) {
-  for (int64_t i = first_index(); i < rows * dim; i += index_step()) {
-    const float* gate = gate_up + i / dim * (dim + dim) + i % dim;
-    y[i] = gated<kGate>(gate[0]) * gate[dim];
+// kStep elements that one load or store moves.
+template <typename T, int kStep>
+struct alignas(sizeof(T) * kStep) Elements {
+  T at[kStep];
+};
+
+// One row for each blockIdx.y, kStep elements a thread and step; kStep divides p.dim.
+template <Gate kGate, typename T, int kStep>
+__global__ void __launch_bounds__(kThreads) gate_mul_kernel(GateParams p) {
+  using Part = Elements<T, kStep>;
+  const int64_t row = blockIdx.y;
+  const T* gates = static_cast<const T*>(p.gate_up) + row * (p.dim + p.dim);
+  T* y = static_cast<T*>(p.y) + row * p.dim;
+  for (int64_t i = first_index() * kStep; i < p.dim; i += index_step() * kStep) {
+    const Part gate = *reinterpret_cast<const Part*>(gates + i), up = *reinterpret_cast<const Part*>(gates + p.dim + i);
+    Part out;
+#pragma unroll
+    for (int e = 0; e < kStep; ++e) store(out.at + e, gated<kGate>(load(gate.at + e)) * load(up.at + e));
+    *reinterpret_cast<Part*>(y + i) = out;
+  }
+}
+
+template <Gate kGate, typename T>
+void launch_gate_mul_of(const GateParams& p) {
+  // grid.y ends at 65,535: mlp_rows() is less.
+  const dim3 grid(blocks_for((p.dim + 3) / 4), static_cast<unsigned>(p.rows));
+  if (p.dim % 4 == 0) {
+    gate_mul_kernel<kGate, T, 4><<<grid, kThreads>>>(p);
+  } else {
+    gate_mul_kernel<kGate, T, 1><<<grid, kThreads>>>(p);
+  }
+}
+
+// One warp a (row, head of q, k or v), a lane every 32nd RoPE pair.
+__global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams p, RotateParams r) {
+  constexpr int kMaxPairs = 4;  // of a lane: heads of up to 256 channels
+  const auto half = static_cast<int>(r.num_pairs), dim = half + half;
+  const auto num_q = static_cast<int>(p.split.q_dim) / dim, num_kv = static_cast<int>(p.split.kv_dim) / dim;
+  const int head = static_cast<int>(blockIdx.y) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  if (head >= num_q + num_kv + num_kv) return;
+  const bool is_q = head < num_q, is_k = !is_q && head < num_q + num_kv;
+  const int64_t row = blockIdx.x;
+  const float* from = p.split.qkv + row * (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) + int64_t{head} * dim;
+  const int own = is_q ? head : is_k ? head - num_q : head - num_q - num_kv;
+  float* to = is_q ? p.split.q + row * p.split.q_dim : (is_k ? p.split.k : p.split.v) + row * p.split.kv_dim;
+  to += int64_t{own} * dim;
+  const float* bias = is_q ? p.split.q_bias : is_k ? nullptr : p.split.v_bias;
+  const float* norm = is_q ? p.q_norm : is_k ? p.k_norm : nullptr;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float low[kMaxPairs], high[kMaxPairs];
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kMaxPairs; ++i) {
+    const int pair = lane + 32 * i;
+    if (pair >= half) continue;
+    low[i] = from[pair] + (bias == nullptr ? 0.0F : bias[own * dim + pair]);
+    high[i] = from[pair + half] + (bias == nullptr ? 0.0F : bias[own * dim + pair + half]);
+    sum += low[i] * low[i] + high[i] * high[i];
+  }
+  const float factor = norm == nullptr ? 1.0F : 1.0F / sqrtf(warp_sum(sum) / static_cast<float>(dim) + p.eps);
+  const int64_t table = int64_t{r.positions[row]} * half;
+#pragma unroll
+  for (int i = 0; i < kMaxPairs; ++i) {
+    const int pair = lane + 32 * i;
+    if (pair >= half) continue;
+    float a = low[i], b = high[i];
+    if (norm != nullptr) {
+      a *= factor * norm[pair];
+      b *= factor * norm[pair + half];
+    }
+    const float c = is_q ? r.cosines[table + pair] : 1.0F, s = is_q ? r.sines[table + pair] : 0.0F;
+    to[pair] = is_q ? a * c - b * s : a;
+    to[pair + half] = is_q ? b * c + a * s : b;
   }
 }
 
@@ -182,20 +270,40 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_rms_norm(const RmsNormParams& p) {
+void launch_embed(const EmbedParams& p) {
+  if (p.num_rows == 0) return;
+  const auto kernel = p.bf16 ? embed_kernel<__nv_bfloat16> : embed_kernel<float>;
+  kernel<<<static_cast<unsigned>(p.num_rows), kThreads>>>(p);
+}
+
+void launch_rms_norm(const RmsNormParams& p, bool to_bf16) {
   if (p.rows == 0) return;
   if (p.dim <= kWarpRowElems) {
     constexpr int64_t kRows = kThreads / 32;
-    rms_norm_kernel<32><<<static_cast<unsigned>((p.rows + kRows - 1) / kRows), kThreads>>>(p);
+    const auto kernel = to_bf16 ? rms_norm_kernel<32, __nv_bfloat16> : rms_norm_kernel<32, float>;
+    kernel<<<static_cast<unsigned>((p.rows + kRows - 1) / kRows), kThreads>>>(p);
   } else {
-    rms_norm_kernel<kThreads><<<static_cast<unsigned>(p.rows), kThreads>>>(p);
+    const auto kernel = to_bf16 ? rms_norm_kernel<kThreads, __nv_bfloat16> : rms_norm_kernel<kThreads, float>;
+    kernel<<<static_cast<unsigned>(p.rows), kThreads>>>(p);
   }
 }
 
-void launch_gate_mul(Gate gate, int64_t rows, int64_t dim, const float* gate_up, float* y) {
-  if (rows * dim == 0) return;
-  const auto kernel = gate == Gate::kSilu ? gate_mul_kernel<Gate::kSilu> : gate_mul_kernel<Gate::kGelu>;
-  kernel<<<blocks_for(rows * dim), kThreads>>>(rows, dim, gate_up, y);
+void launch_gate_mul(Gate gate, const GateParams& p) {
+  if (p.rows * p.dim == 0) return;
+  const bool silu = gate == Gate::kSilu;
+  if (p.bf16) {
+    silu ? launch_gate_mul_of<Gate::kSilu, __nv_bfloat16>(p) : launch_gate_mul_of<Gate::kGelu, __nv_bfloat16>(p);
+  } else {
+    silu ? launch_gate_mul_of<Gate::kSilu, float>(p) : launch_gate_mul_of<Gate::kGelu, float>(p);
+  }
+}
+
+void launch_prepare_qkv(const PrepareQkvParams& p, const RotateParams& r) {
+  const int64_t heads = (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) / (r.num_pairs + r.num_pairs);
+  constexpr int64_t kHeads = kThreads / 32;
+  if (p.split.rows == 0) return;
+  const dim3 grid(static_cast<unsigned>(p.split.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
+  prepare_qkv_kernel<<<grid, kThreads>>>(p, r);
 }
 
 void launch_rotate(const RotateParams& p) {

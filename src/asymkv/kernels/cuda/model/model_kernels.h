@@ -18,8 +18,31 @@ struct RotateParams {
   float* x = nullptr;  // [num_rows, num_heads, 2 num_pairs]
 };
 
-void launch_rms_norm(const RmsNormParams& params);
-void launch_gate_mul(Gate gate, int64_t rows, int64_t dim, const float* gate_up, float* y);
+// x[i] = scale * row rows[i] of a [.., dim] matrix.
+struct EmbedParams {
+  const void* matrix = nullptr;
+  bool bf16 = false;  // else FP32
+  const int32_t* rows = nullptr;
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  float scale = 1.0F;
+  float* x = nullptr;  // [num_rows, dim]
+};
+
+struct GateParams {
+  int64_t rows = 0;
+  int64_t dim = 0;
+  const void* gate_up = nullptr;
+  void* y = nullptr;
+  bool bf16 = false;  // both, else FP32
+};
+
+void launch_embed(const EmbedParams& params);
+// to_bf16: y holds BF16 elements.
+void launch_rms_norm(const RmsNormParams& params, bool to_bf16);
+void launch_gate_mul(Gate gate, const GateParams& params);
+// `rotate`: tables and positions only. Heads have 2 num_pairs channels.
+void launch_prepare_qkv(const PrepareQkvParams& params, const RotateParams& rotate);
 void launch_rotate(const RotateParams& params);
 void launch_split_qkv(const SplitQkvParams& params);
 void launch_add(int64_t elems, const float* x, float* y);
