@@ -11,6 +11,8 @@ namespace asymkv::cuda {
 namespace {
 
 constexpr size_t kMaxPlans = 64;
+// Fresh tokens of a sequence from which cuDNN's attention takes it: fewer are not worth a graph of their own length.
+constexpr int64_t kPromptTokens = 256;
 
 JoinParams join_params(const AttendParams& params, const int32_t* rows, int64_t num_rows, float* lse) {
   JoinParams join;
@@ -25,6 +27,17 @@ JoinParams join_params(const AttendParams& params, const int32_t* rows, int64_t 
 
 bool reads_stored(const AttendSequence& sequence) {
   return sequence.stored_len > 0 && sequence.num_queries > 0;
+}
+
+bool reads_fresh(const AttendSequence& sequence) {
+  return sequence.num_fresh > 0 && sequence.num_queries > 0;
+}
+
+// Whether cuDNN's attention serves the fresh rows of this sequence.
+bool is_prompt(const AttendParams& params, const AttendSequence& sequence) {
+  static const bool has_sdpa = sdpa_refusal().empty();
+  return has_sdpa && params.window == 0 && params.logit_soft_cap == 0.0F && params.fresh_dtype != DType::kF32 &&
+         params.k_head_dim <= 128 && sequence.num_fresh >= kPromptTokens && sequence.num_fresh == sequence.num_queries;
 }
 
 void add_rows(const AttendSequence& sequence, std::vector<int32_t>& rows) {
@@ -81,7 +94,9 @@ void DeviceAttend::run(const AttendParams& params) {
       params.lse == nullptr ? stream_memory(num_rows * params.num_q_heads * 4) : nullptr;
   float* lse = params.lse == nullptr ? static_cast<float*>(own_lse.get()) : params.lse;
   JoinParams all = join_params(params, tables_.of(rows), static_cast<int64_t>(rows.size()), lse);
-  launch_clear(all, nullptr);
+  single_parts_ = std::ranges::all_of(
+      sequences, [](const AttendSequence& s) { return s.num_queries == 0 || reads_stored(s) != reads_fresh(s); });
+  if (!single_parts_) launch_clear(all, nullptr);
   std::vector<bool> done(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (done[i] || !reads_stored(sequences[i])) continue;
@@ -137,7 +152,11 @@ void DeviceAttend::attend_fresh(const AttendParams& params, float* lse) {
                               {{.dtype = dtype}, {.dtype = dtype}});
   int64_t most = 0;
   for (const AttendSequence& s : params.sequences) {
-    if (s.num_fresh == 0 || s.num_queries == 0) continue;
+    if (!reads_fresh(s)) continue;
+    if (is_prompt(params, s)) {
+      attend_prompt(params, s, lse);
+      continue;
+    }
     launch.add(s, s.num_fresh, 0);  // positions count from the first fresh key
     const auto first_page = static_cast<int32_t>(launch.table.size());
     pieces.push_back({s.fresh_k, s.fresh_v, static_cast<int32_t>(s.num_fresh), first_page});
@@ -163,6 +182,54 @@ void DeviceAttend::attend_fresh(const AttendParams& params, float* lse) {
   launch_pack(pack, nullptr);
   launch.blocks = pack.blocks;
   run(params, launch, lse);
+}
+
+const DevicePrefill& DeviceAttend::prefill(const AttendParams& params, int64_t num_tokens) {
+  const int64_t shape[] = {num_tokens, params.num_q_heads, params.num_kv_heads, params.k_head_dim,
+                           static_cast<int64_t>(params.fresh_dtype)};
+  return *prefills_.get(ContentKey().add(shape).take(), [&] {
+    PrefillBatch batch;
+    batch.requests = {{.num_new = static_cast<int32_t>(num_tokens)}};
+    batch.num_q_heads = static_cast<int32_t>(params.num_q_heads);
+    batch.num_kv_heads = static_cast<int32_t>(params.num_kv_heads);
+    batch.head_dim = static_cast<int32_t>(params.k_head_dim);
+    PrefillLimits all_fresh;
+    all_fresh.max_decode_columns = 0;
+    DecodeConfig config;
+    config.key = config.value = params.fresh_dtype;
+    config.head_dim = batch.head_dim;
+    return std::make_unique<DevicePrefill>(config, batch, plan_prefill(batch, all_fresh));
+  });
+}
+
+void DeviceAttend::attend_prompt(const AttendParams& params, const AttendSequence& sequence, float* lse) {
+  if (sdpa_ == nullptr) sdpa_ = std::make_unique<Sdpa>();
+  const int64_t rows = sequence.num_fresh;
+  const int64_t q_elems = params.num_q_heads * params.k_head_dim, kv_elems = params.num_kv_heads * params.k_head_dim;
+  const std::shared_ptr<void> q = stream_memory(rows * q_elems * 2), out = stream_memory(rows * q_elems * 2);
+  const std::shared_ptr<void> k = stream_memory(rows * kv_elems * 2), v = stream_memory(rows * kv_elems * 2);
+  const std::shared_ptr<void> part_lse = stream_memory(rows * params.num_q_heads * 4);
+  const bool bf16 = params.fresh_dtype == DType::kBF16;
+  launch_narrow({params.q + sequence.query_row * q_elems, q.get(), nullptr, rows, q_elems, bf16}, nullptr);
+  launch_narrow({sequence.fresh_k, k.get(), nullptr, rows, kv_elems, bf16}, nullptr);
+  launch_narrow({sequence.fresh_v, v.get(), nullptr, rows, kv_elems, bf16}, nullptr);
+  PrefillArguments arguments;
+  arguments.q = q.get();
+  arguments.fresh_k = k.get();
+  arguments.fresh_v = v.get();
+  arguments.out = out.get();
+  arguments.lse = static_cast<float*>(part_lse.get());
+  arguments.bf16 = bf16;
+  arguments.softmax_scale = params.softmax_scale;
+  prefill(params, rows).run(*sdpa_, arguments, nullptr);
+  std::vector<int32_t> out_rows;
+  add_rows(sequence, out_rows);
+  JoinParams join = join_params(params, tables_.of(out_rows), rows, lse);
+  join.part = out.get();
+  join.part_lse = arguments.lse;
+  join.part_bf16 = bf16;
+  join.first = single_parts_;
+  launch_join(join, nullptr);
 }
 
 const DeviceKeyBias& DeviceAttend::key_bias(const KeyTransform& transform, const RopeTable& rope) {
@@ -227,6 +294,7 @@ void DeviceAttend::run(const AttendParams& params, Launch& launch, float* lse) {
   join.part = out.get();
   join.part_lse = arguments.lse;
   join.part_bf16 = bf16;
+  join.first = single_parts_;
   launch_join(join, nullptr);
 }
 

@@ -33,6 +33,15 @@ __global__ void __launch_bounds__(kThreads) narrow_kernel(NarrowParams p) {
   }
 }
 
+// All rows in their order, two elements a thread.
+template <bool kBf16>
+__global__ void __launch_bounds__(kThreads) narrow_pairs_kernel(const float2* from, uint32_t* to, int64_t pairs) {
+  for (int64_t i = first_index(); i < pairs; i += index_step()) {
+    const float2 x = from[i];
+    to[i] = to_16bit<kBf16>(x.x) | static_cast<uint32_t>(to_16bit<kBf16>(x.y)) << 16;
+  }
+}
+
 template <bool kBf16>
 __global__ void __launch_bounds__(kThreads) widen_16bit_kernel(const uint16_t* from, float* to, int64_t elems) {
   for (int64_t i = first_index(); i < elems; i += index_step()) to[i] = from_16bit<kBf16>(from[i]);
@@ -70,15 +79,16 @@ __global__ void __launch_bounds__(kThreads) join_kernel(JoinParams p) {
   if (state >= p.num_rows * p.num_q_heads) return;
   const int64_t head = state % p.num_q_heads;
   const int64_t at = int64_t{p.rows[state / p.num_q_heads]} * p.num_q_heads + head;
-  const float before = p.lse[at];
+  const float before = p.first ? -INFINITY : p.lse[at];
   const float now = p.part == nullptr ? p.part_lse[head] : p.part_lse[state];
-  if (now == -INFINITY) return;
-  const float top = fmaxf(before, now);
+  if (now == -INFINITY && !p.first) return;
+  const bool empty = now == -INFINITY;
+  const float top = empty ? 0.0F : fmaxf(before, now);
   const float a = expf(before - top), b = expf(now - top);
   const auto* part = static_cast<const uint16_t*>(p.part) + state * p.head_dim;
   for (int c = static_cast<int>(threadIdx.x % 32); c < p.head_dim; c += 32) {
     float& out = p.out[at * p.head_dim + c];
-    const float x = p.part == nullptr ? 0.0F : from_16bit<kBf16>(part[c]);
+    const float x = p.part == nullptr || empty ? 0.0F : from_16bit<kBf16>(part[c]);
     out = before == -INFINITY ? x : (a * out + b * x) / (a + b);
   }
   __syncwarp();  // every lane has read the old LSE
@@ -102,6 +112,13 @@ unsigned state_blocks(const JoinParams& p) {
 void launch_narrow(const NarrowParams& p, StreamHandle stream) {
   const unsigned blocks = blocks_for(p.num_rows * p.row_elems);
   if (blocks == 0) return;
+  const int64_t elems = p.num_rows * p.row_elems;
+  if (p.rows == nullptr && elems % 2 == 0 && reinterpret_cast<uintptr_t>(p.from) % sizeof(float2) == 0) {
+    const auto kernel = p.bf16 ? narrow_pairs_kernel<true> : narrow_pairs_kernel<false>;
+    kernel<<<blocks_for(elems / 2), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        reinterpret_cast<const float2*>(p.from), static_cast<uint32_t*>(p.to), elems / 2);
+    return;
+  }
   const auto kernel = p.bf16 ? narrow_kernel<true> : narrow_kernel<false>;
   kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
 }

@@ -56,6 +56,7 @@ struct JoinParams {
   bool part_bf16 = true;
   float* out = nullptr;  // [row][q head][head_dim]
   float* lse = nullptr;  // [row][q head]
+  bool first = false;    // nothing was joined before: the rows' states are written, not read
 };
 void launch_join(const JoinParams& params, StreamHandle stream);
 // Makes the rows' states empty: zeros and -inf.
