@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
@@ -14,20 +15,36 @@
 #include "asymkv/base/progress.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/tensor/ggml_quants.h"
+#include "byte_size.h"
 #include "command.h"
+#include "engine_workload.h"
 #include "kv_options.h"
 #include "llama_bench.h"
 #include "option_values.h"
 #include "output_file.h"
 #include "run_record.h"
 
+#if ASYMKV_CUDA_BUILT
+#include "asymkv/kernels/cuda/kernel_bench.h"
+#endif
+
 namespace asymkv::app {
 namespace {
 
 constexpr int64_t kPrefillChunk = 512;  // tokens of one forward pass, as llama-bench's micro-batch
+// Of a workload's passes on a GPU, and rows of the product whose rate is the ceiling, there and on a CPU.
+constexpr int64_t kDevicePrefillTokens = 16384;
+constexpr int64_t kDeviceMatrixRows = 8192;
+constexpr int64_t kHostMatrixRows = 512;
 
 struct EngineBenchArgs {
   std::string model;
+  std::string device = "cpu";
+  std::optional<uint64_t> random_seed;
+  std::vector<std::string> workloads;
+  std::string scale = "dynamic";
+  std::string pool;
+  int64_t waves = 1;
   std::vector<std::string> kv = {"native", "k16v8", "k8v8"};
   std::vector<int64_t> prefill = {512};
   std::vector<int64_t> prefill_depth = {0};
@@ -92,14 +109,25 @@ double read_bandwidth() {
   return best;
 }
 
+// The bandwidth of the memory that the model's caches lie in.
+double read_bandwidth(const LoadedModel& model) {
+#if ASYMKV_CUDA_BUILT
+  if (model.decoder.backends().attention->cache_memory() == KvMemory::kDevice) return cuda::read_bytes_per_s();
+#endif
+  static_cast<void>(model);
+  return read_bandwidth();
+}
+
 // Bytes in memory of the matrices that every token reads: all but an embedding that is not the output matrix too.
-int64_t matrix_bytes(const LoadedModel& model) {
+int64_t matrix_bytes(const LoadedModel& model, int activations) {
+  const bool widened = model.decoder.backends().attention->cache_memory() == KvMemory::kDevice;
+  const int64_t device_bytes = activations / 8;  // of an element there
   int64_t bytes = 0;
   for (const TensorInfo& tensor : model.files.weights->tensors()) {
     const bool lookup = tensor.name == "model.embed_tokens.weight" && !model.config().tie_word_embeddings;
     if (tensor.shape.size() < 2 || lookup) continue;
     const GgmlTypeTraits& traits = ggml_type_traits(parse_ggml_type(tensor.memory_type).value());
-    bytes += tensor.num_elems() / traits.block_elems * traits.block_bytes;
+    bytes += widened ? tensor.num_elems() * device_bytes : tensor.num_elems() / traits.block_elems * traits.block_bytes;
   }
   return bytes;
 }
@@ -107,9 +135,7 @@ int64_t matrix_bytes(const LoadedModel& model) {
 // One KV format: a cache for the longest case and the passes over it.
 class FormatBench {
  public:
-  FormatBench(LoadedModel& model, const std::string& kv, int64_t capacity) : model_(model) {
-    KvOptions options;
-    options.kv = kv;
+  FormatBench(LoadedModel& model, const KvOptions& options, int64_t capacity) : model_(model) {
     kv_ = resolve_kv(options, model);
     cache_ = make_cache_for(model, kv_, capacity);
   }
@@ -266,6 +292,10 @@ void print_table(const Json& report) {
   fmt::print("{}, {} threads, {}, memory reads at {:.1f} GB/s\n\n", report["model"].get<std::string>(),
              report["threads"].get<int64_t>(), report["kernels"].get<std::string>(),
              report["read_gb_per_s"].get<double>());
+  if (report.contains("workloads")) {
+    fmt::print("products at {:.1f} TFLOP/s\n", report["matrix_tflops"].get<double>());
+    return print_workloads(report["workloads"]);
+  }
   fmt::print("{:<14} {:<8} {:>6} {:>6} {:>9} {:>17} {:>9} {:>9} {:>9} {:>9} {:>6}\n", "kv", "test", "tokens", "depth",
              "tokens/s", "low to high", "added ms", "floor ms", "llama/s", "added ms", "ratio");
   for (const Json& row : report["rows"]) {
@@ -294,6 +324,10 @@ void check_args(const EngineBenchArgs& args) {
   check_depths("--depth", args.depth);
   check_depths("--prefill-depth", args.prefill_depth);
   if (!args.out.empty()) check_output_file(args.out, "--out");
+  if (!args.pool.empty() && args.workloads.empty()) throw_usage("--pool needs a --workload whose pages it bounds");
+  if (!args.llama_bench.empty() && (!args.workloads.empty() || args.device != "cpu")) {
+    throw_usage("--llama-bench runs beside single cases on the CPU: leave out --workload and --device");
+  }
   if (!args.llama_bench.empty() && !args.model.ends_with(".gguf")) {
     throw_usage("--llama-bench needs a .gguf file as MODEL, found {}", args.model);
   }
@@ -310,34 +344,84 @@ int64_t largest_case(const std::vector<Case>& cases, const ModelConfig& config) 
   return largest;
 }
 
-int run(const EngineBenchArgs& args) {
-  check_args(args);
-  // Before anything asks for the number of threads: it is fixed on first use.
-  if (args.threads > 0) ::setenv("ASYMKV_NUM_THREADS", std::to_string(args.threads).c_str(), 1);
-  const RunClock clock;
-  const auto model = load_model(args.model, select_backends("cpu", parse_activations(args.activations)));
+KvOptions kv_options(const EngineBenchArgs& args, const std::string& kv) {
+  KvOptions options;
+  options.kv = kv;
+  options.scale = args.scale;
+  return options;
+}
+
+std::unique_ptr<LoadedModel> open(const EngineBenchArgs& args) {
+  Backends backends = select_backends(args.device, parse_activations(args.activations));
+  if (args.random_seed) return load_random_model(args.model, *args.random_seed, std::move(backends));
+  return load_model(args.model, std::move(backends));
+}
+
+// Facts of the machine and the model that every report begins with.
+Json report_head(const LoadedModel& model, double bandwidth, int64_t weights) {
+  return {{"model", model.files.name()},
+          {"threads", num_threads()},
+          {"kernels", std::string(model.decoder.backends().model->name())},
+          {"read_gb_per_s", bandwidth * 1e-9},
+          {"matrix_bytes", weights}};
+}
+
+Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& workloads, LoadedModel& model) {
+  const bool on_device = model.decoder.backends().attention->cache_memory() == KvMemory::kDevice;
+  const double bandwidth = read_bandwidth(model);
+  const int64_t weights = matrix_bytes(model, args.activations);
+  const double ops =
+      measure_matrix_rate(*model.decoder.backends().model, on_device ? kDeviceMatrixRows : kHostMatrixRows);
+  const WorkloadBench bench{model,
+                            {bandwidth, ops},
+                            static_cast<double>(weights),
+                            args.pool.empty() ? 0 : parse_byte_size(args.pool, "--pool"),
+                            args.waves,
+                            on_device ? kDevicePrefillTokens : kPrefillChunk};
+  Json rows = Json::array();
+  for (const Workload& workload : workloads) {
+    model.decoder.reserve_positions(workload.total());  // throws beyond the model's
+    for (const std::string& kv : args.kv) {
+      rows.push_back(run_workload(bench, kv_options(args, kv), workload));
+      print_note("{}: {} tokens in, {} out done\n", kv, workload.input, workload.output);
+    }
+  }
+  Json report = report_head(model, bandwidth, weights);
+  report["matrix_tflops"] = ops * 1e-12;
+  report["workloads"] = std::move(rows);
+  return report;
+}
+
+Json run_cases(const EngineBenchArgs& args, LoadedModel& model, const RunClock& clock) {
   std::vector<Case> cases = make_cases(args);
-  const int64_t capacity = largest_case(cases, model->config());
-  const double bandwidth = read_bandwidth();
-  const int64_t weights = matrix_bytes(*model);
+  const int64_t capacity = largest_case(cases, model.config());
+  const double bandwidth = read_bandwidth(model);
+  const int64_t weights = matrix_bytes(model, args.activations);
   Json records = Json::object();
   for (const std::string& kv : args.kv) {
-    FormatBench bench(*model, kv, capacity);
+    FormatBench bench(model, kv_options(args, kv), capacity);
     set_floors(cases, kv, bench, weights, bandwidth);
     for (int rep = 0; rep < args.reps; ++rep) {
       run_ours(cases, kv, bench);
       if (!args.llama_bench.empty()) run_llama(cases, args, kv, bench.cache().layout().format());
       print_note("{}: repetition {} of {}\n", kv, rep + 1, args.reps);
     }
-    records[kv] = make_run_record(*model, bench.cache(), {kv, ""}, clock);
+    records[kv] = make_run_record(model, bench.cache(), {kv, args.scale}, clock);
   }
-  const Json report = {{"model", model->files.name()},
-                       {"threads", num_threads()},
-                       {"kernels", std::string(model->decoder.backends().model->name())},
-                       {"read_gb_per_s", bandwidth * 1e-9},
-                       {"matrix_bytes", weights},
-                       {"rows", rows_json(cases)},
-                       {"records", std::move(records)}};
+  Json report = report_head(model, bandwidth, weights);
+  report["rows"] = rows_json(cases);
+  report["records"] = std::move(records);
+  return report;
+}
+
+int run(const EngineBenchArgs& args) {
+  check_args(args);
+  const std::vector<Workload> workloads = parse_workloads(args.workloads);
+  // Before anything asks for the number of threads: it is fixed on first use.
+  if (args.threads > 0) ::setenv("ASYMKV_NUM_THREADS", std::to_string(args.threads).c_str(), 1);
+  const RunClock clock;
+  const auto model = open(args);
+  const Json report = workloads.empty() ? run_cases(args, *model, clock) : run_workloads(args, workloads, *model);
   if (!args.out.empty()) write_file_atomic(args.out, report.dump(1) + "\n");
   args.json ? print_json(report) : print_table(report);
   return 0;
@@ -346,9 +430,23 @@ int run(const EngineBenchArgs& args) {
 }  // namespace
 
 void add_bench_engine_command(CLI::App& bench, Action& action) {
-  CLI::App* command = bench.add_subcommand("engine", "time prefill and decode of a model on this machine's cores");
+  CLI::App* command =
+      bench.add_subcommand("engine", "time prefill, decode and whole workloads of a model on this machine");
   const auto args = std::make_shared<EngineBenchArgs>();
-  command->add_option("MODEL", args->model, "model folder (safetensors) or .gguf file")->required();
+  command
+      ->add_option("MODEL", args->model,
+                   "model folder (safetensors), .gguf file, or with --random-weights a config.json")
+      ->required();
+  add_device_option(*command, args->device);
+  command->add_option("--random-weights", args->random_seed, "draw the weights of a config.json from this seed");
+  add_list_option(*command, "--workload", args->workloads,
+                  "instead of single cases: prompt tokens/generated tokens/sequences at once, e.g. 8192/128/32");
+  command->add_option("--pool", args->pool, "bytes of a workload's pages, e.g. 8GiB: so many sequences run at once");
+  command->add_option("--waves", args->waves, "times that a workload's sequences run from prompt to last token")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  command->add_option("--scale", args->scale, "scales of 8-bit sides: dynamic, unit, checkpoint, or a scales file")
+      ->capture_default_str();
   add_list_option(*command, "--kv", args->kv, "KV formats, e.g. native,k16v8");
   add_list_option(*command, "--prefill", args->prefill, "prompt lengths");
   add_list_option(*command, "--prefill-depth", args->prefill_depth, "cached tokens before a prefill");

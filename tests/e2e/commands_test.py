@@ -96,6 +96,26 @@ class Commands(unittest.TestCase):
         self.assertEqual(answer["records"]["k16v8"]["value"]["allocated"]["format"], "e4m3")
         self.assertTrue(answer["records"]["k16v8"]["key"]["attested"])
 
+    def test_bench_engine_runs_a_workload_on_drawn_weights(self):
+        with tempfile.TemporaryDirectory() as name:
+            config = pathlib.Path(name) / "tiny" / "config.json"
+            config.parent.mkdir()
+            shutil.copy(ROBUST / "config.json", config)
+            answer = json.loads(program.run("bench", "engine", config, "--random-weights", 3, "--workload", "40/5/4", "--pool", "1MiB",
+                                            "--kv", "native,k8v8", "--threads", 1, "--json", check=0).stdout)
+            self.assertEqual(answer["model"], "tiny (random weights, seed 3)")
+            self.assertGreater(answer["matrix_tflops"], 0)
+            for row in answer["workloads"]:
+                self.assertEqual(row["requests"], row["running"])
+                self.assertLess(row["step_ms"]["low"], row["step_ms"]["high"] + 1e-9)
+                self.assertGreater(row["ceiling"]["requests_per_s"], 0)
+                self.assertLessEqual(row["pool_bytes"], 1 << 20)
+                self.assertTrue(row["record"]["key"]["attested"])
+                self.assertIsNone(row["record"]["model"]["tokenizer_sha256"])
+            small = program.run("bench", "engine", config, "--random-weights", 3, "--workload", "40/5/4", "--pool", "1KiB")
+            self.assertEqual((small.returncode, small.stdout), (2, ""))
+            self.assertIn("holds no sequence", small.stderr)
+
     def test_refusals_name_the_fault(self):
         cases = [
             (("generate", "/no/such/model", "--prompt", "x"), 3, "/no/such/model"),
@@ -111,6 +131,9 @@ class Commands(unittest.TestCase):
             (("bench", "engine", ROBUST, "--depth", "-1"), 2, "--depth -1"),
             (("bench", "engine", ROBUST, "--depth", "9000000"), 2, "positions"),
             (("bench", "engine", ROBUST, "--llama-bench", "/bin/true"), 2, ".gguf"),
+            (("bench", "engine", ROBUST, "--random-weights", "1"), 2, "has weights"),
+            (("bench", "engine", ROBUST, "--workload", "8/8"), 2, "--workload 8/8"),
+            (("bench", "engine", ROBUST, "--pool", "1MiB"), 2, "--workload"),
             (("admit", ROBUST, "--arms", "AD"), 2, "N"),
             (("admit", ROBUST, "--arms", "N,XX"), 2, "XX"),
             (("admit", ROBUST, "--protocol", "nonsense"), 2, "nonsense"),

@@ -17,6 +17,7 @@
 #include "asymkv/kernels/cuda/reference.h"
 #include "asymkv/kernels/cuda/timing.h"
 #include "asymkv/kernels/cuda/writer_bench.h"
+#include "asymkv/kv/measured_bias.h"
 #include "asymkv/kv/rope.h"
 
 namespace asymkv::cuda {
@@ -30,23 +31,15 @@ constexpr double kMaxSlowError = 1e-4;
 constexpr double kMaxRelErr = 0.004;
 constexpr double kMaxRowErr = 0.01;
 
-// Pair magnitudes of the key biases of Qwen2.5-1.5B, largest over layers, slowest pair last; the faster half stays
-// below 25.
-constexpr double kMeasuredBias[] = {71, 73, 92, 121, 135, 152, 205, 250, 303, 331, 386, 422, 456};
-
 // every_pair: the largest measured magnitudes, drawn for every pair.
 std::vector<float> draw_bias(int64_t num_kv_heads, int64_t head_dim, bool every_pair) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> angle(0.0, 6.283185307179586);
   const int64_t pairs = head_dim / 2;
-  const auto known = static_cast<int64_t>(std::size(kMeasuredBias));
   std::vector<float> bias(static_cast<size_t>(num_kv_heads * head_dim));
   for (int64_t head = 0; head < num_kv_heads; ++head) {
     for (int64_t p = 0; p < pairs; ++p) {
-      const int64_t from_slowest = pairs - 1 - p;
-      const double magnitude = every_pair             ? kMeasuredBias[random() % static_cast<uint32_t>(known)]
-                               : from_slowest < known ? kMeasuredBias[known - 1 - from_slowest]
-                                                      : 25.0;
+      const double magnitude = every_pair ? kMeasuredBias[random() % kMeasuredBias.size()] : measured_bias(p, pairs);
       const double phi = angle(random);
       bias[static_cast<size_t>(head * head_dim + p)] = static_cast<float>(magnitude * std::cos(phi));
       bias[static_cast<size_t>(head * head_dim + p + pairs)] = static_cast<float>(magnitude * std::sin(phi));
@@ -283,6 +276,13 @@ bool is_selected(const std::string& name, const std::string& filter) {
 }
 
 }  // namespace
+
+double read_bytes_per_s() {
+  constexpr int64_t kBytes = int64_t{4} << 30;
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(1);
+  return measure_read(buffer, require_device().num_sms) * 1e12;
+}
 
 std::string BenchShape::name() const {
   return fmt::format("{}/{}x{} b{} c{}{}", num_q_heads, num_kv_heads, head_dim, batch, context_len,

@@ -75,4 +75,7 @@ std::vector<BenchFormat> bench_formats();
 KernelBenchReport run_kernel_bench(const KernelBenchOptions& options,
                                    const std::function<void(const std::string&)>& progress);
 
+// Bandwidth at which the first device reads memory that no cache holds.
+double read_bytes_per_s();
+
 }  // namespace asymkv::cuda
