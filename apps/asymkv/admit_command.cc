@@ -73,7 +73,8 @@ int run(const AdmitArguments& args) {
 }
 
 void add_file_options(CLI::App& command, AdmissionRequest& request) {
-  command.add_option("--math-questions", request.files.math_questions, "GSM8K test.jsonl (protocol quick)");
+  command.add_option("--math-questions", request.files.math_questions,
+                     "GSM8K test.jsonl (quick, three, worker4, reference7)");
   command.add_option("--math-examples", request.files.math_few_shot, "GSM8K train.jsonl, for the few-shot prompt");
   command.add_option("--loss-text", request.files.loss_texts,
                      "UTF-8 text for the loss panel; may be given several times");
@@ -93,7 +94,8 @@ void add_admit_command(CLI::App& root, Action& action) {
   command
       ->add_option(
           "--protocol", args->protocol,
-          "builtin (embedded models), quick (any model), three, worker4, reference7 (full panels), or a JSON file")
+          "builtin, worker4-embedded, reference7-embedded (embedded models), quick (any model), three, worker4, "
+          "reference7 (any model, full panels), or a JSON file")
       ->capture_default_str();
   command->add_option("--arms", args->arms,
                       "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD or fewer, and the controls NR, QD; default: the protocol's");

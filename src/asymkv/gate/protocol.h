@@ -112,8 +112,9 @@ struct Protocol {
   // Most bytes that the planes of all arms' caches may hold together, 0: no limit. A unit that needs more is answered
   // in parts (on the CPU to the same bits); a case that alone needs more is refused before the first one is asked.
   int64_t pool_limit_bytes = 0;
-  // What the whole run may take, 0: no limit: peak resident memory of the process, and memory in use on the GPU (0 where
-  // nothing runs on one). A run that is found above either after a unit of work ends there, without a certificate.
+  // What the whole run may take, 0: no limit: peak resident memory of the process, and memory in use on the GPU (0
+  // where nothing runs on one). A run that is found above either after a unit of work ends there, without a
+  // certificate.
   int64_t process_limit_bytes = 0;
   int64_t device_limit_bytes = 0;
   bool noise_floor = true;  // run arm N2
