@@ -18,15 +18,6 @@ void ModelBackend::embed(const WeightMatrix& matrix, std::span<const int32_t> ro
   upload(values, x);
 }
 
-void ModelBackend::prepare_qkv(const PrepareQkvParams& p) const {
-  const SplitQkvParams& split = p.split;
-  const int64_t num_q_heads = split.q_dim / p.head_dim, num_kv_heads = split.kv_dim / p.head_dim;
-  split_qkv(split);
-  if (p.q_norm != nullptr) rms_norm({split.rows * num_q_heads, p.head_dim, p.eps, split.q, p.q_norm, split.q});
-  if (p.k_norm != nullptr) rms_norm({split.rows * num_kv_heads, p.head_dim, p.eps, split.k, p.k_norm, split.k});
-  rotate(*p.rope, p.positions, num_q_heads, split.q);
-}
-
 FloatArray place_values(const ModelBackend& backend, std::span<const float> values) {
   if (values.empty()) return {};
   FloatArray placed = backend.allocate(static_cast<int64_t>(values.size()));

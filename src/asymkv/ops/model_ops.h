@@ -73,7 +73,7 @@ struct SplitQkvParams {
   float* v = nullptr;             // [rows, kv_dim]
 };
 
-// What comes behind the split, head by head: norms of query and key heads, and RoPE on the queries.
+// The split, then head by head: norms of query and key heads, and RoPE on the queries.
 struct PrepareQkvParams {
   SplitQkvParams split;
   int64_t head_dim = 0;
@@ -113,11 +113,7 @@ class ModelBackend {
   // y[rows, dim] = gelu(gate) * up, laid out the same; gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
   // Throws Error{kUnsupported} on a backend that has none.
   virtual void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const;
-  // RoPE in place on x [rows, num_heads, head_dim], one position a row.
-  virtual void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const = 0;
-  virtual void split_qkv(const SplitQkvParams& params) const = 0;
-  // One after the other, unless a backend has them in one.
-  virtual void prepare_qkv(const PrepareQkvParams& params) const;
+  virtual void prepare_qkv(const PrepareQkvParams& params) const = 0;
   // y += x.
   virtual void add(int64_t elems, const float* x, float* y) const = 0;
   // Row r of x [factors, dim] times factors[r].

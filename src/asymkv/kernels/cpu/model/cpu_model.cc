@@ -93,31 +93,13 @@ class CpuModelBackend final : public ModelBackend {
     gate_mul(rows, dim, gate_up, y, cpu::gelu_mul_row);
   }
 
-  void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override {
-    const int64_t head_dim = rope.num_pairs() + rope.num_pairs();
-    const auto rows = static_cast<int64_t>(positions.size());
-    for_row_blocks(rows, num_heads * head_dim, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t position = positions[static_cast<size_t>(r)];
-        const float* cosine = rope.cos_row(position);
-        const float* sine = rope.sin_row(position);
-        for (int64_t h = 0; h < num_heads; ++h) {
-          cpu::rotate_head(rope.num_pairs(), cosine, sine, x + (r * num_heads + h) * head_dim);
-        }
-      }
-    });
-  }
-
-  void split_qkv(const SplitQkvParams& p) const override {
-    const int64_t row_elems = p.q_dim + p.kv_dim + p.kv_dim;
-    for_row_blocks(p.rows, row_elems, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* row = p.qkv + r * row_elems;
-        copy_with_bias(p.q_dim, row, p.q_bias, p.q + r * p.q_dim);
-        copy_with_bias(p.kv_dim, row + p.q_dim, nullptr, p.k + r * p.kv_dim);
-        copy_with_bias(p.kv_dim, row + p.q_dim + p.kv_dim, p.v_bias, p.v + r * p.kv_dim);
-      }
-    });
+  void prepare_qkv(const PrepareQkvParams& p) const override {
+    const SplitQkvParams& split = p.split;
+    const int64_t num_q_heads = split.q_dim / p.head_dim, num_kv_heads = split.kv_dim / p.head_dim;
+    split_qkv(split);
+    if (p.q_norm != nullptr) rms_norm({split.rows * num_q_heads, p.head_dim, p.eps, split.q, p.q_norm, split.q});
+    if (p.k_norm != nullptr) rms_norm({split.rows * num_kv_heads, p.head_dim, p.eps, split.k, p.k_norm, split.k});
+    rotate(*p.rope, p.positions, num_q_heads, split.q);
   }
 
   void add(int64_t elems, const float* x, float* y) const override {
@@ -165,6 +147,34 @@ class CpuModelBackend final : public ModelBackend {
   }
 
  private:
+  // RoPE in place on x [rows, num_heads, head_dim], one position a row.
+  void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const {
+    const int64_t head_dim = rope.num_pairs() + rope.num_pairs();
+    const auto rows = static_cast<int64_t>(positions.size());
+    for_row_blocks(rows, num_heads * head_dim, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t position = positions[static_cast<size_t>(r)];
+        const float* cosine = rope.cos_row(position);
+        const float* sine = rope.sin_row(position);
+        for (int64_t h = 0; h < num_heads; ++h) {
+          cpu::rotate_head(rope.num_pairs(), cosine, sine, x + (r * num_heads + h) * head_dim);
+        }
+      }
+    });
+  }
+
+  void split_qkv(const SplitQkvParams& p) const {
+    const int64_t row_elems = p.q_dim + p.kv_dim + p.kv_dim;
+    for_row_blocks(p.rows, row_elems, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = p.qkv + r * row_elems;
+        copy_with_bias(p.q_dim, row, p.q_bias, p.q + r * p.q_dim);
+        copy_with_bias(p.kv_dim, row + p.q_dim, nullptr, p.k + r * p.kv_dim);
+        copy_with_bias(p.kv_dim, row + p.q_dim + p.kv_dim, p.v_bias, p.v + r * p.kv_dim);
+      }
+    });
+  }
+
   Activations activations_;
   std::string name_;
   mutable cpu::Pool<cpu::LinearScratch> scratch_;

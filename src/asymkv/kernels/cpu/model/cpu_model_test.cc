@@ -101,7 +101,13 @@ TEST(CpuModel, RotateMatchesRopeTable) {
   const std::vector<int32_t> positions = {0, 1, 17, 299};
   auto x = random_floats(4 * 3 * 80, 8);
   auto expected = x;
-  backend->rotate(rope, positions, 3, x.data());
+  const auto qkv = x;
+  PrepareQkvParams params;
+  params.split = {.rows = 4, .q_dim = 3 * 80, .qkv = qkv.data(), .q = x.data()};
+  params.head_dim = 80;
+  params.rope = &rope;
+  params.positions = positions;
+  backend->prepare_qkv(params);
   for (size_t r = 0; r < 4; ++r) {
     for (size_t h = 0; h < 3; ++h) rope.rotate(positions[r], expected.data() + (r * 3 + h) * 80);
   }
@@ -113,11 +119,19 @@ TEST(CpuModel, SplitQkvAddsTheBiasesOfQueriesAndValues) {
   const std::vector<float> qkv = {1, 2, 3, 4, 5, 6, 7, 8};  // two rows of q (2), k (1), v (1)
   const std::vector<float> q_bias = {10, 20}, v_bias = {30};
   std::vector<float> q(4), k(2), v(2);
-  backend->split_qkv({2, 2, 1, qkv.data(), q_bias.data(), v_bias.data(), q.data(), k.data(), v.data()});
+  const RopeTable rope(rope_frequencies(10000.0, 2), 1, 1.0);
+  const std::vector<int32_t> positions = {0, 0};  // where RoPE changes nothing
+  PrepareQkvParams params;
+  params.split = {2, 2, 1, qkv.data(), q_bias.data(), v_bias.data(), q.data(), k.data(), v.data()};
+  params.head_dim = 2;
+  params.rope = &rope;
+  params.positions = positions;
+  backend->prepare_qkv(params);
   EXPECT_EQ(q, (std::vector<float>{11, 22, 15, 26}));
   EXPECT_EQ(k, (std::vector<float>{3, 7}));
   EXPECT_EQ(v, (std::vector<float>{34, 38}));
-  backend->split_qkv({2, 2, 1, qkv.data(), nullptr, nullptr, q.data(), k.data(), v.data()});
+  params.split.q_bias = params.split.v_bias = nullptr;
+  backend->prepare_qkv(params);
   EXPECT_EQ(q, (std::vector<float>{1, 2, 5, 6}));
   EXPECT_EQ(v, (std::vector<float>{4, 8}));
 }

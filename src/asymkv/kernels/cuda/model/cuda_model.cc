@@ -73,35 +73,12 @@ void CudaModel::gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float*
   check_launches();
 }
 
-RotateParams CudaModel::rotate_params(const RopeTable& rope, std::span<const int32_t> positions) const {
-  for (const int32_t position : positions) rope.cos_row(position);  // throws outside the table
-  RotateParams params;
-  const DeviceTables::Rope tables = tables_->rope(rope);
-  params.cosines = tables.cosines;
-  params.sines = tables.sines;
-  params.positions = tables_->of(positions);
-  params.num_rows = std::ssize(positions);
-  params.num_pairs = rope.num_pairs();
-  return params;
-}
-
-void CudaModel::rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const {
-  RotateParams params = rotate_params(rope, positions);
-  params.num_heads = num_heads;
-  params.x = x;
-  launch_rotate(params);
-  check_launches();
-}
-
-void CudaModel::split_qkv(const SplitQkvParams& params) const {
-  launch_split_qkv(params);
-  check_launches();
-}
-
 void CudaModel::prepare_qkv(const PrepareQkvParams& params) const {
   ASYMKV_CHECK(std::ssize(params.positions) == params.split.rows, "{} positions of {} rows", params.positions.size(),
                params.split.rows);
-  launch_prepare_qkv(params, rotate_params(*params.rope, params.positions));
+  for (const int32_t position : params.positions) params.rope->cos_row(position);  // throws outside the table
+  const DeviceTables::Rope tables = tables_->rope(*params.rope);
+  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs()});
   check_launches();
 }
 

@@ -25,8 +25,6 @@ class CudaModel final : public ModelBackend {
   int64_t mlp_rows() const override { return 16384; }  // products of fewer rows leave multiprocessors idle
   void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
   void gelu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override;
-  void rotate(const RopeTable& rope, std::span<const int32_t> positions, int64_t num_heads, float* x) const override;
-  void split_qkv(const SplitQkvParams& params) const override;
   void prepare_qkv(const PrepareQkvParams& params) const override;
   void add(int64_t elems, const float* x, float* y) const override;
   void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override;
@@ -36,9 +34,6 @@ class CudaModel final : public ModelBackend {
   std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override;
 
  private:
-  // Without heads and x.
-  RotateParams rotate_params(const RopeTable& rope, std::span<const int32_t> positions) const;
-
   std::shared_ptr<DeviceTables> tables_;
   mutable CudaLinear linear_;
 };

@@ -149,35 +149,6 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams 
   }
 }
 
-__global__ void __launch_bounds__(kThreads) rotate_kernel(RotateParams p) {
-  const int64_t elems = p.num_rows * p.num_heads * p.num_pairs;
-  for (int64_t i = first_index(); i < elems; i += index_step()) {
-    const int64_t head = i / p.num_pairs, pair = i % p.num_pairs;
-    const int64_t table = int64_t{p.positions[head / p.num_heads]} * p.num_pairs + pair;
-    float* low = p.x + head * (p.num_pairs + p.num_pairs) + pair;
-    float* high = low + p.num_pairs;
-    const float a = *low, b = *high, c = p.cosines[table], s = p.sines[table];
-    *low = a * c - b * s;
-    *high = b * c + a * s;
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) split_qkv_kernel(SplitQkvParams p) {
-  const int64_t row_elems = p.q_dim + p.kv_dim + p.kv_dim;
-  for (int64_t i = first_index(); i < p.rows * row_elems; i += index_step()) {
-    const int64_t row = i / row_elems, column = i % row_elems;
-    const int64_t k = column - p.q_dim, v = k - p.kv_dim;
-    const float x = p.qkv[i];
-    if (k < 0) {
-      p.q[row * p.q_dim + column] = p.q_bias == nullptr ? x : x + p.q_bias[column];
-    } else if (v < 0) {
-      p.k[row * p.kv_dim + k] = x;
-    } else {
-      p.v[row * p.kv_dim + v] = p.v_bias == nullptr ? x : x + p.v_bias[v];
-    }
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) add_kernel(int64_t elems, const float* x, float* y) {
   for (int64_t i = first_index(); i < elems; i += index_step()) y[i] += x[i];
 }
@@ -304,16 +275,6 @@ void launch_prepare_qkv(const PrepareQkvParams& p, const RotateParams& r) {
   if (p.split.rows == 0) return;
   const dim3 grid(static_cast<unsigned>(p.split.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
   prepare_qkv_kernel<<<grid, kThreads>>>(p, r);
-}
-
-void launch_rotate(const RotateParams& p) {
-  const int64_t elems = p.num_rows * p.num_heads * p.num_pairs;
-  if (elems > 0) rotate_kernel<<<blocks_for(elems), kThreads>>>(p);
-}
-
-void launch_split_qkv(const SplitQkvParams& p) {
-  const int64_t elems = p.rows * (p.q_dim + p.kv_dim + p.kv_dim);
-  if (elems > 0) split_qkv_kernel<<<blocks_for(elems), kThreads>>>(p);
 }
 
 void launch_add(int64_t elems, const float* x, float* y) {

@@ -11,11 +11,8 @@ enum class Gate { kSilu, kGelu };
 struct RotateParams {
   const float* cosines = nullptr;  // [position][num_pairs]
   const float* sines = nullptr;
-  const int32_t* positions = nullptr;  // [num_rows]
-  int64_t num_rows = 0;
-  int64_t num_heads = 0;
+  const int32_t* positions = nullptr;  // of each row
   int64_t num_pairs = 0;
-  float* x = nullptr;  // [num_rows, num_heads, 2 num_pairs]
 };
 
 // x[i] = scale * row rows[i] of a [.., dim] matrix.
@@ -41,10 +38,8 @@ void launch_embed(const EmbedParams& params);
 // to_bf16: y holds BF16 elements.
 void launch_rms_norm(const RmsNormParams& params, bool to_bf16);
 void launch_gate_mul(Gate gate, const GateParams& params);
-// `rotate`: tables and positions only. Heads have 2 num_pairs channels.
+// Heads have 2 num_pairs channels.
 void launch_prepare_qkv(const PrepareQkvParams& params, const RotateParams& rotate);
-void launch_rotate(const RotateParams& params);
-void launch_split_qkv(const SplitQkvParams& params);
 void launch_add(int64_t elems, const float* x, float* y);
 void launch_add_bias(int64_t rows, int64_t dim, const float* bias, float* y);
 void launch_scale_rows(int64_t rows, int64_t dim, const float* factors, float* x);
