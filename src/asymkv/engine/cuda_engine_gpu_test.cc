@@ -13,20 +13,12 @@
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/generate.h"
 #include "asymkv/runtime/backends.h"
+#include "asymkv/runtime/backends_testkit.h"
 
 namespace asymkv {
 namespace {
 
 constexpr const char* kFormats[] = {"native", "k16v8", "k8v16", "k8v8", "k8v8-prebias", "ki8v8", "ki8v8-prebias"};
-
-bool cannot_run() {
-  for (const BackendChoice& choice : list_backends()) {
-    if (choice.name != "cuda" || choice.available) continue;
-    std::cout << "ASYMKV_TEST_SKIPPED_ENTIRELY: " << choice.reason << "\n";
-    return true;
-  }
-  return false;
-}
 
 std::filesystem::path model_path() {
   if (const char* path = std::getenv("ASYMKV_PARITY_MODEL"); path != nullptr) return path;
@@ -77,7 +69,7 @@ struct Recorder final : ForwardObserver {
 };
 
 TEST(CudaEngine, EveryLayerIsNearTheCpus) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   std::map<std::string, Recorder> seen;
   std::map<std::string, std::vector<float>> hidden, logits;
   for (const char* device : {"cpu", "cuda"}) {
@@ -114,7 +106,7 @@ std::vector<float> run_chunk(LoadedModel& model, SequencePages& sequence, std::s
 
 // A fresh chunk after stored tokens joins two partial results; a fork and a decode step after it read its pages.
 TEST(CudaEngine, ChunksAndForksReadWhatWasStored) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   for (const char* kv : kFormats) {
     std::map<std::string, std::vector<float>> chunked, stepped;
     for (const char* device : {"cpu", "cuda"}) {
@@ -134,7 +126,7 @@ TEST(CudaEngine, ChunksAndForksReadWhatWasStored) {
 
 // Counters come back from the device, and a cache there holds as many bytes as its layout says.
 TEST(CudaEngine, CountersAndBytesAreTheCpus) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   std::map<std::string, SideCounters> counters;
   std::map<std::string, int64_t> bytes;
   for (const char* device : {"cpu", "cuda"}) {
@@ -212,7 +204,7 @@ std::vector<Step> greedy(LoadedModel& model, const std::string& kv, std::span<co
 // from its training texts the embedded model often hesitates, and a value that falls on another E4M3 code moves logits
 // more than BF16 does. A real model's native tokens are the CPU's but for one prompt.
 TEST(CudaEngine, GreedyTokensAreTheCpus) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   constexpr int kCount = static_cast<int>(std::size(kPrompts));
   const bool real_model = std::getenv("ASYMKV_PARITY_MODEL") != nullptr;
   for (const std::string kv : {"native", "k16v8"}) {
@@ -241,7 +233,7 @@ TEST(CudaEngine, GreedyTokensAreTheCpus) {
 
 // Sequences of every format in one pass give what each gives alone, but for the roundings of products of another shape.
 TEST(CudaEngine, FormatsSideBySide) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   LoadedModel& model = model_on("cuda");
   const std::vector<int32_t> tokens = prompt_tokens(model, 41);
   std::vector<std::unique_ptr<KvCache>> caches;
@@ -269,7 +261,7 @@ TEST(CudaEngine, FormatsSideBySide) {
 }
 
 TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   constexpr int64_t kDim = 1000;
   std::vector<float> x(4 * kDim, -1.0F);
   x[777] = x[300] = 2.5F;       // the first of two
@@ -281,7 +273,7 @@ TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
 }
 
 TEST(CudaEngine, TargetLossesAreTheCpus) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   constexpr int64_t kRows = 5, kDim = 1000;
   std::vector<float> x;
   for (int64_t i = 0; i < kRows * kDim; ++i) x.push_back(20.0F * std::sin(static_cast<float>(i) * 0.7F));
@@ -300,7 +292,7 @@ TEST(CudaEngine, TargetLossesAreTheCpus) {
 
 // A run that is resumed repeats whole batches: they must give the same bits.
 TEST(CudaEngine, TheSamePassGivesTheSameBits) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   LoadedModel& model = model_on("cuda");
   const std::vector<int32_t> tokens = prompt_tokens(model, 301);
   std::vector<std::vector<float>> hidden;
@@ -316,7 +308,7 @@ TEST(CudaEngine, TheSamePassGivesTheSameBits) {
 
 // Queries rounded to FP8 take the same values on both devices.
 TEST(CudaEngine, RoundsQueryRowsAsTheCpuDoes) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   constexpr int64_t kRows = 37, kDim = 64;
   std::vector<float> rows;
   for (int64_t i = 0; i < kRows * kDim; ++i) {

@@ -12,18 +12,10 @@
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/loaded_model.h"
 #include "asymkv/runtime/backends.h"
+#include "asymkv/runtime/backends_testkit.h"
 
 namespace asymkv {
 namespace {
-
-bool cannot_run() {
-  for (const BackendChoice& choice : list_backends()) {
-    if (choice.name != "cuda" || choice.available) continue;
-    std::cout << "ASYMKV_TEST_SKIPPED_ENTIRELY: " << choice.reason << "\n";
-    return true;
-  }
-  return false;
-}
 
 std::filesystem::path write_config(const std::string& model_type) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / ("cuda_random_" + model_type);
@@ -100,7 +92,7 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
 }
 
 TEST(CudaRandomModel, LongPromptsAndStepsAreNearTheCpus) {
-  if (cannot_run()) GTEST_SKIP();
+  if (test::cannot_run_cuda()) GTEST_SKIP();
   for (const std::string family : {"qwen3", "qwen2"}) {
     const std::filesystem::path folder = write_config(family);
     const auto cpu = load_random_model(folder, 1, select_backends("cpu"));
