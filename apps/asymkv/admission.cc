@@ -18,6 +18,7 @@
 #include "asymkv/gate/report.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/gate/run_folder.h"
+#include "asymkv/runtime/backends.h"
 #include "memory_guard.h"
 #include "probe_runner.h"
 #include "side_documents.h"
@@ -137,10 +138,6 @@ void refuse_unread_files(const Protocol& protocol, const CaseFiles& files) {
   if (!files.loss_texts.empty()) refuse("--loss-text", std::ranges::any_of(protocol.loss, is_file));
 }
 
-bool on_device(const AdmissionRequest& request) {
-  return request.backends.attention->name().starts_with("cuda");
-}
-
 // What a run asks, before any model is there; holds the folder from here on.
 RunRequest open_run(const AdmissionRequest& request) {
   RunRequest run;
@@ -150,7 +147,7 @@ RunRequest open_run(const AdmissionRequest& request) {
   refuse_unread_files(request.protocol, request.files);
   run.protocol = resolve_data(request.protocol, request.files);
   require_attainable(run.protocol, "protocol " + run.protocol.name);
-  if (run.protocol.device_limit_bytes != 0 && !on_device(request)) {
+  if (run.protocol.device_limit_bytes != 0 && !on_device(request.backends)) {
     throw_usage(
         "protocol {} has device_limit_bytes, but this run uses no GPU: add --device cuda, or take the field out",
         run.protocol.name);
@@ -224,8 +221,8 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   ProbeResult probe = prepare_probe(request, *model);
   AdmissionRecorder recorder(runner, *model, run, clock);
   // Processor time says little where another processor computes.
-  CostMeter meter(recorder, on_device(request) ? wall_seconds : processor_seconds);
-  MemoryGuard guard(meter, run.protocol, on_device(request) ? host_and_device_memory_use : host_memory_use);
+  CostMeter meter(recorder, on_device(request.backends) ? wall_seconds : processor_seconds);
+  MemoryGuard guard(meter, run.protocol, on_device(request.backends) ? host_and_device_memory_use : host_memory_use);
   const RunSummary summary = run_panels(run, guard);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
   if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");

@@ -15,6 +15,7 @@
 #include "asymkv/base/progress.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/tensor/ggml_quants.h"
+#include "bench_support.h"
 #include "byte_size.h"
 #include "command.h"
 #include "engine_workload.h"
@@ -61,12 +62,7 @@ struct EngineBenchArgs {
 // Tokens per second of the repetitions of one case.
 struct Rates {
   std::vector<double> values;
-  double median() const {
-    std::vector<double> sorted = values;
-    std::ranges::sort(sorted);
-    const size_t half = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  }
+  double median() const { return median_of(values); }
   double low() const { return *std::ranges::min_element(values); }
   double high() const { return *std::ranges::max_element(values); }
 };
@@ -112,7 +108,7 @@ double read_bandwidth() {
 // The bandwidth of the memory that the model's caches lie in.
 double read_bandwidth(const LoadedModel& model) {
 #if ASYMKV_CUDA_BUILT
-  if (model.decoder.backends().attention->cache_memory() == KvMemory::kDevice) return cuda::read_bytes_per_s();
+  if (on_device(model.decoder.backends())) return cuda::read_bytes_per_s();
 #endif
   static_cast<void>(model);
   return read_bandwidth();
@@ -120,7 +116,7 @@ double read_bandwidth(const LoadedModel& model) {
 
 // Bytes in memory of the matrices that every token reads: all but an embedding that is not the output matrix too.
 int64_t matrix_bytes(const LoadedModel& model, int activations) {
-  const bool widened = model.decoder.backends().attention->cache_memory() == KvMemory::kDevice;
+  const bool widened = on_device(model.decoder.backends());
   const int64_t device_bytes = activations / 8;  // of an element there
   int64_t bytes = 0;
   for (const TensorInfo& tensor : model.files.weights->tensors()) {
@@ -135,17 +131,14 @@ int64_t matrix_bytes(const LoadedModel& model, int activations) {
 // One KV format: a cache for the longest case and the passes over it.
 class FormatBench {
  public:
-  FormatBench(LoadedModel& model, const KvOptions& options, int64_t capacity) : model_(model) {
+  FormatBench(LoadedModel& model, const KvOptions& options, int64_t capacity)
+      : model_(model), tokens_(model.config().vocab_size) {
     kv_ = resolve_kv(options, model);
     cache_ = make_cache_for(model, kv_, capacity);
   }
 
   const KvCache& cache() const { return *cache_; }
-  double token_bytes() const {
-    const KvLayout& layout = cache_->layout();
-    return static_cast<double>(layout.page_bytes().total() * model_.config().num_layers) /
-           static_cast<double>(layout.geometry().page_size);
-  }
+  double token_bytes() const { return app::token_bytes(cache_->layout(), model_.config()); }
 
   // Seconds of `count` tokens behind those that the sequence holds, in chunks, with the last token's logits.
   double prefill(SequencePages& sequence, int64_t count) {
@@ -174,11 +167,7 @@ class FormatBench {
 
  private:
   std::vector<float> forward(SequencePages& sequence, int64_t count, OwnReads reads) {
-    std::vector<int32_t> tokens;
-    for (int64_t i = 0; i < count; ++i) {
-      seed_ = seed_ * 6364136223846793005ULL + 1442695040888963407ULL;  // which token does not change the time
-      tokens.push_back(static_cast<int32_t>((seed_ >> 33) % static_cast<uint64_t>(model_.config().vocab_size)));
-    }
+    const std::vector<int32_t> tokens = tokens_.take(count);
     const ForwardChunk chunk = append_chunk(sequence, tokens, reads);
     return model_.decoder.forward(std::span(&chunk, 1), kv_.native_dtype);
   }
@@ -186,7 +175,7 @@ class FormatBench {
   LoadedModel& model_;
   ResolvedKv kv_;
   std::unique_ptr<KvCache> cache_;
-  uint64_t seed_ = 1;
+  DrawnTokens tokens_;
 };
 
 // By format, then by depth: the cache of a depth is filled once.
@@ -367,17 +356,16 @@ Json report_head(const LoadedModel& model, double bandwidth, int64_t weights) {
 }
 
 Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& workloads, LoadedModel& model) {
-  const bool on_device = model.decoder.backends().attention->cache_memory() == KvMemory::kDevice;
+  const bool gpu = on_device(model.decoder.backends());
   const double bandwidth = read_bandwidth(model);
   const int64_t weights = matrix_bytes(model, args.activations);
-  const double ops =
-      measure_matrix_rate(*model.decoder.backends().model, on_device ? kDeviceMatrixRows : kHostMatrixRows);
+  const double ops = measure_matrix_rate(*model.decoder.backends().model, gpu ? kDeviceMatrixRows : kHostMatrixRows);
   const WorkloadBench bench{model,
                             {bandwidth, ops},
                             static_cast<double>(weights),
                             args.pool.empty() ? 0 : parse_byte_size(args.pool, "--pool"),
                             args.waves,
-                            on_device ? kDevicePrefillTokens : kPrefillChunk};
+                            gpu ? kDevicePrefillTokens : kPrefillChunk};
   Json rows = Json::array();
   for (const Workload& workload : workloads) {
     model.decoder.reserve_positions(workload.total());  // throws beyond the model's

@@ -3,32 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
+#include <optional>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
+#include "asymkv/base/number.h"
+#include "bench_support.h"
 
 namespace asymkv::app {
 namespace {
-
-// Which token it is does not change the time.
-class Tokens {
- public:
-  explicit Tokens(int64_t vocab_size) : vocab_size_(static_cast<uint64_t>(vocab_size)) {}
-  std::vector<int32_t> take(int64_t count) {
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < count; ++i) {
-      state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
-      ids.push_back(static_cast<int32_t>((state_ >> 33) % vocab_size_));
-    }
-    return ids;
-  }
-
- private:
-  uint64_t vocab_size_;
-  uint64_t state_ = 1;
-};
 
 struct Times {
   double prefill = 0.0;       // seconds of all prompts
@@ -36,6 +20,10 @@ struct Times {
   double total = 0.0;         // seconds of all waves
   int64_t requests = 0;
 };
+
+int64_t prompts_of_a_pass(const WorkloadBench& bench, const Workload& workload) {
+  return std::max<int64_t>(1, bench.prefill_tokens / workload.input);
+}
 
 // Sequences side by side in one cache.
 class Wave {
@@ -49,7 +37,7 @@ class Wave {
     sequences_.clear();
     for (int64_t i = 0; i < workload.running; ++i) sequences_.emplace_back(cache_);
     next_.assign(sequences_.size(), 0);
-    const int64_t together = std::max<int64_t>(1, bench_.prefill_tokens / workload.input);
+    const int64_t together = prompts_of_a_pass(bench_, workload);
     for (int64_t first = 0; first < workload.running; first += together) {
       prefill(first, std::min(together, workload.running - first), workload.input);
     }
@@ -98,16 +86,10 @@ class Wave {
   const WorkloadBench& bench_;
   KvCache& cache_;
   DType native_dtype_;
-  Tokens tokens_;
+  DrawnTokens tokens_;
   std::vector<SequencePages> sequences_;
   std::vector<int32_t> next_;  // the token that each sequence gets next
 };
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // What the machine's rates allow: a prompt's products at the matrix rate, a step's bytes at the read bandwidth.
 struct Ceiling {
@@ -116,7 +98,7 @@ struct Ceiling {
   double requests_per_s = 0.0;
 };
 
-Ceiling ceiling_of(const WorkloadBench& bench, const Workload& workload, double token_bytes) {
+Ceiling ceiling_of(const WorkloadBench& bench, const Workload& workload, double bytes_per_token) {
   const ModelConfig& config = bench.model.config();
   const auto input = static_cast<double>(workload.input), running = static_cast<double>(workload.running);
   double weights = 0.0;  // elements that every token meets
@@ -132,7 +114,7 @@ Ceiling ceiling_of(const WorkloadBench& bench, const Workload& workload, double 
   Ceiling ceiling;
   ceiling.prefill_seconds = (2.0 * (weights * input + logits) + attention) / bench.rates.matrix_ops_per_s;
   const double mean_context = input + static_cast<double>(workload.output) / 2.0;
-  ceiling.step_seconds = (bench.matrix_bytes + running * mean_context * token_bytes) / bench.rates.read_bytes_per_s;
+  ceiling.step_seconds = (bench.matrix_bytes + running * mean_context * bytes_per_token) / bench.rates.read_bytes_per_s;
   const double steps = static_cast<double>(workload.output - 1) * ceiling.step_seconds;
   ceiling.requests_per_s = running / (running * ceiling.prefill_seconds + steps);
   return ceiling;
@@ -165,12 +147,11 @@ Json row_json(const Workload& workload, const Times& times, const Ceiling& ceili
 }
 
 int64_t parse_count(std::string_view text, std::string_view whole) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value <= 0 || value > 1'000'000'000) {
+  const std::optional<int64_t> value = parse_number<int64_t>(text);
+  if (!value || *value <= 0 || *value > 1'000'000'000) {
     throw_usage("--workload {}: give prompt tokens, generated tokens and sequences at once, e.g. 8192/128/32", whole);
   }
-  return value;
+  return *value;
 }
 
 }  // namespace
@@ -240,14 +221,13 @@ Json run_workload(const WorkloadBench& bench, const KvOptions& kv, const Workloa
   Wave wave(bench, *cache, resolved.native_dtype);
   // Kernels and their tables are made on the first pass of a shape.
   Times ignored;
-  const int64_t together = std::max<int64_t>(1, bench.prefill_tokens / workload.input);
-  wave.run({workload.input, std::min<int64_t>(workload.output, 3), std::min(fitted.running, together)}, ignored);
+  wave.run({workload.input, std::min<int64_t>(workload.output, 3),
+            std::min(fitted.running, prompts_of_a_pass(bench, workload))},
+           ignored);
   Times times;
   for (int64_t i = 0; i < bench.waves; ++i) wave.run(fitted, times);
-  const double token_bytes = static_cast<double>(layout.page_bytes().total() * bench.model.config().num_layers) /
-                             static_cast<double>(resolved.page_size);
   Json row = {{"kv", kv.kv}, {"scale", kv.scale}};
-  row.update(row_json(fitted, times, ceiling_of(bench, fitted, token_bytes)));
+  row.update(row_json(fitted, times, ceiling_of(bench, fitted, token_bytes(layout, bench.model.config()))));
   row["pool_bytes"] = cache->inventory().total();
   row["record"] = make_run_record(bench.model, *cache, {kv.kv, kv.scale}, clock);
   return row;

@@ -12,6 +12,7 @@
 #include "asymkv/engine/scales.h"
 #include "asymkv/gate/protocol.h"
 #include "asymkv/kv/key_transform.h"
+#include "asymkv/runtime/backends.h"
 #include "command.h"
 
 namespace asymkv::app {
@@ -126,9 +127,8 @@ Record common_facts(const LoadedModel& model, std::string_view attention, const 
   if (!model.files.random_seed) record.model.tokenizer_sha256 = model.tokenizer.sha256();
   record.model.config_sha256 = model.files.config_sha256;
   record.model.native_dtype = dtype_name(model.config().native_dtype);
-  const AttentionBackend& served = *model.decoder.backends().attention;
   record.worker = fmt::format("{}+{}", attention, model.decoder.backends().model->name());
-  record.device = served.cache_memory() == KvMemory::kDevice ? gpu_facts() : cpu_facts();
+  record.device = on_device(model.decoder.backends()) ? gpu_facts() : cpu_facts();
   record.launch.threads = num_threads();
   record.build = {build_id(), __VERSION__};
   record.argv_sha256 = argv_sha256();

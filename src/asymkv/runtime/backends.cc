@@ -42,4 +42,8 @@ Backends select_backends(std::string_view device, Activations activations) {
   throw_usage("unknown device \"{}\"; known: cpu, ref, cuda", device);
 }
 
+bool on_device(const Backends& backends) {
+  return backends.attention->cache_memory() == KvMemory::kDevice;
+}
+
 }  // namespace asymkv

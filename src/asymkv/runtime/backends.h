@@ -23,4 +23,7 @@ std::vector<BackendChoice> list_backends();
 // Never falls back to another one.
 Backends select_backends(std::string_view device, Activations activations = Activations::kF32);
 
+// Whether caches, matrices and activations lie in a GPU's memory.
+bool on_device(const Backends& backends);
+
 }  // namespace asymkv
