@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Does a whole run on one Hopper GPU in stages of under eight minutes each, and writes a receipt of each stage.
 
-    scripts/gpu_run.py OUT                                   # build, tests, sanitizer, memory, kernels, admit, reference
+    scripts/gpu_run.py OUT                                   # all that needs no model: build to reference
+    scripts/gpu_run.py OUT parity --model FILE.gguf          # greedy tokens of a real model, on the GPU and on the CPU
     scripts/gpu_run.py OUT panel native --model FILE.gguf --math-questions test.jsonl --loss-text wiki.test.tokens \\
       --loss-text wiki.valid.tokens                          # the full panels of a real model, and native alone beside them
 
@@ -27,6 +28,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARMS = "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD"
 EMBEDDED = ("probe-fragile", "probe-robust")
 QWEN3_8B = "src/asymkv/planner/testdata/configs/qwen3-8b.json"
+# Geometry, formats, workloads, bytes of pages: of the engine's stage.
+ENGINE_RUNS = (("qwen3-8b", "native,k16v8,k8v8", "8192/128/32,1024/1024/64", ""),
+               ("qwen3-8b", "native,k16v8,k8v8", "1024/1024/64", "8GiB"),
+               ("qwen2.5-7b", "native,k16v8,k8v8-prebias,ki8v8-prebias", "8192/128/32", ""))
 TESTS = {"decode_gpu_test": "kernels/cuda", "write_gpu_test": "kernels/cuda", "cuda_attention_gpu_test": "kernels/cuda",
          "prefill_gpu_test": "kernels/cuda", "cuda_engine_gpu_test": "engine", "capacity_test": "planner"}
 SANITIZED = ("write_gpu_test", "cuda_attention_gpu_test", "decode_gpu_test")
@@ -59,13 +64,13 @@ class Stages:
         self.build = args.build
         self.program = self.build / "apps/asymkv/asymkv"
 
-    def run(self, command, limit, name):
+    def run(self, command, limit, name, **variables):
         """One command, its output in OUT/logs/NAME.log."""
         log = self.out / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         with log.open("w") as file:
-            env = dict(os.environ, ASYMKV_SOURCE_DIR=str(ROOT))
+            env = dict(os.environ, ASYMKV_SOURCE_DIR=str(ROOT), **variables)
             process = subprocess.Popen([str(word) for word in command], stdout=file, stderr=subprocess.STDOUT, env=env,
                                        cwd=ROOT)
             try:
@@ -131,6 +136,20 @@ class Stages:
         words = ("bench", "kernel", "--shapes", self.args.shapes) if self.args.shapes else ("bench", "kernel")
         return [self.answer(words, 400, "kernels")]
 
+    def do_engine(self):
+        rows = []
+        for i, (geometry, formats, workloads, pool) in enumerate(ENGINE_RUNS):
+            words = ["bench", "engine", f"bench/geometries/{geometry}", "--random-weights", "1", "--device", "cuda",
+                     "--activations", "16", "--kv", formats, "--workload", workloads]
+            rows.append(self.answer(words + (["--pool", pool] if pool else []), 240, f"engine-{i}"))
+        return rows
+
+    def do_parity(self):
+        row, text = self.run([self.test_binary("cuda_engine_gpu_test"), "--gtest_filter=*GreedyTokensAreTheCpus"], 400,
+                             "parity", ASYMKV_PARITY_MODEL=str(self.args.model))
+        return [row | {"model": pathlib.Path(self.args.model).name,
+                       "found": [line for line in text.splitlines() if " prompt" in line]}]
+
     def admission(self, model, protocol, name, *more):
         """One whole admission, its files verified; the folder stays in OUT."""
         folder = self.out / name
@@ -175,8 +194,8 @@ class Stages:
         return self.panel("native", "N")
 
 
-DEFAULT_STAGES = ("build", "tests", "sanitizer", "memory", "kernels", "admit", "reference")
-ALL_STAGES = (*DEFAULT_STAGES, "panel", "native")
+DEFAULT_STAGES = ("build", "tests", "sanitizer", "memory", "kernels", "engine", "admit", "reference")
+ALL_STAGES = (*DEFAULT_STAGES, "parity", "panel", "native")
 
 
 def parse_arguments():
@@ -185,7 +204,7 @@ def parse_arguments():
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(ALL_STAGES)}")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cuda", help="build folder")
     parser.add_argument("--shapes", default="", help="only these shapes of bench kernel, as its own --shapes")
-    parser.add_argument("--model", help="model of panel and native")
+    parser.add_argument("--model", help="model of parity, panel and native")
     parser.add_argument("--protocol", default=ROOT / "examples/qwen2.5-coder-0.5b-h200/protocol.json",
                         help="protocol of panel and native")
     parser.add_argument("--math-questions", help="GSM8K test questions")
@@ -198,6 +217,8 @@ def parse_arguments():
             parser.error(f"there is no stage {stage}; stages are {', '.join(ALL_STAGES)}")
         if stage in ("panel", "native") and not (args.model and args.math_questions and args.loss_text):
             parser.error(f"{stage} needs --model, --math-questions and --loss-text")
+        if stage == "parity" and not args.model:
+            parser.error("parity needs --model")
     args.out = args.out.resolve()
     args.build = args.build.resolve()
     return args

@@ -22,7 +22,7 @@ if [ -n "${out:-}" ]; then
 fi
 echo '{"policy": {"tier": "K16/V8", "arm": "AF", "certified": true, "reason": "passes"}}'
 """
-TEST = '#!/bin/bash\necho "[  PASSED  ] 5 tests."\n'
+TEST = '#!/bin/bash\necho "native: 20 of 20 prompts with equal tokens on $ASYMKV_PARITY_MODEL"\necho "[  PASSED  ] 5 tests."\n'
 TESTS = ("kernels/cuda/decode_gpu_test", "kernels/cuda/write_gpu_test", "kernels/cuda/cuda_attention_gpu_test",
          "kernels/cuda/prefill_gpu_test", "engine/cuda_engine_gpu_test", "planner/capacity_test")
 
@@ -64,6 +64,15 @@ class GpuRun(unittest.TestCase):
         self.assertIn("done before", self.run_stages("tests", "admit"))
         self.assertEqual((self.apps / "calls").read_text(), calls)
 
+    def test_engine_and_parity_keep_what_was_measured(self):
+        self.run_stages("engine", "parity", "--model", "some/m.gguf")
+        engine = self.receipt("engine")["rows"]
+        self.assertEqual([row["answer"]["policy"]["tier"] for row in engine], ["K16/V8"] * 3)
+        self.assertIn("--pool 8GiB", engine[1]["command"])
+        parity = self.receipt("parity")["rows"][0]
+        self.assertEqual(parity["model"], "m.gguf")
+        self.assertEqual(parity["found"], ["native: 20 of 20 prompts with equal tokens on some/m.gguf"])
+
     def test_a_failure_is_told_and_tried_again(self):
         (self.apps / "broken").touch()
         self.run_stages("admit", code=1)
@@ -84,6 +93,7 @@ class GpuRun(unittest.TestCase):
     def test_unknown_stages_and_missing_options_are_refused(self):
         self.run_stages("bogus", code=2)
         self.run_stages("native", code=2)
+        self.run_stages("parity", code=2)
 
 
 if __name__ == "__main__":
