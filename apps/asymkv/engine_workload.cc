@@ -112,7 +112,7 @@ Ceiling ceiling_of(const WorkloadBench& bench, const Workload& workload, double 
   const double attention = 2.0 * input * input * q_dim * static_cast<double>(config.num_layers);
   const auto logits = static_cast<double>(config.vocab_size * config.hidden_size);
   Ceiling ceiling;
-  ceiling.prefill_seconds = (2.0 * (weights * input + logits) + attention) / bench.rates.matrix_ops_per_s;
+  ceiling.prefill_seconds = (2.0 * (weights * input + logits) + attention) / bench.rates.matrix.best;
   const double mean_context = input + static_cast<double>(workload.output) / 2.0;
   ceiling.step_seconds = (bench.matrix_bytes + running * mean_context * bytes_per_token) / bench.rates.read_bytes_per_s;
   const double steps = static_cast<double>(workload.output - 1) * ceiling.step_seconds;
@@ -120,9 +120,11 @@ Ceiling ceiling_of(const WorkloadBench& bench, const Workload& workload, double 
   return ceiling;
 }
 
-Json row_json(const Workload& workload, const Times& times, const Ceiling& ceiling) {
+Json row_json(const WorkloadBench& bench, const Workload& workload, const Times& times, const Ceiling& ceiling) {
   const auto requests = static_cast<double>(times.requests), input = static_cast<double>(workload.input);
   const double rate = requests / times.total, prefill_rate = requests * input / times.prefill;
+  const MatrixRates& matrix = bench.rates.matrix;
+  const double share = prefill_rate * ceiling.prefill_seconds / input;
   Json step = nullptr;
   if (!times.steps.empty()) {
     step = {{"median", median_of(times.steps) * 1e3},
@@ -142,7 +144,8 @@ Json row_json(const Workload& workload, const Times& times, const Ceiling& ceili
             {"prefill_tokens_per_s", input / ceiling.prefill_seconds},
             {"step_ms", ceiling.step_seconds * 1e3}}},
           {"share", rate / ceiling.requests_per_s},
-          {"prefill_share", prefill_rate * ceiling.prefill_seconds / input},
+          {"prefill_share", share},
+          {"prefill_share_sustained", matrix.sustained > 0.0 ? Json(share * matrix.best / matrix.sustained) : Json()},
           {"step_ratio", times.steps.empty() ? Json() : Json(median_of(times.steps) / ceiling.step_seconds)}};
 }
 
@@ -169,7 +172,7 @@ std::vector<Workload> parse_workloads(const std::vector<std::string>& texts) {
   return workloads;
 }
 
-double measure_matrix_rate(const ModelBackend& backend, int64_t n) {
+MatrixRates measure_matrix_rates(const ModelBackend& backend, int64_t n, double seconds) {
   WeightMatrix matrix(n);
   uint64_t state = 1;
   std::vector<float> values(static_cast<size_t>(n * n));
@@ -186,18 +189,25 @@ double measure_matrix_rate(const ModelBackend& backend, int64_t n) {
   const FloatArray operand = backend.allocate(n * n), y = backend.allocate(n * n);
   backend.rms_norm({n, n, 0.0F, x.data(), ones.data(), operand.data(), true});
   constexpr int64_t kProducts = 8;  // of a pass
-  double best = 0.0;
-  for (int pass = 0; pass < 4; ++pass) {
+  const auto rate_of_a_pass = [&] {
     float sink = 0.0F;
-    backend.download(y.data(), std::span(&sink, 1));  // waits for what is under way
     const RunClock clock;
     for (int64_t i = 0; i < kProducts; ++i) {
       backend.linear({n, operand.data(), &matrix, nullptr, y.data(), false, true, true});
     }
-    backend.download(y.data(), std::span(&sink, 1));
-    best = std::max(best, 2.0 * static_cast<double>(kProducts * n * n * n) / clock.seconds());
+    backend.download(y.data(), std::span(&sink, 1));  // waits for the products
+    return 2.0 * static_cast<double>(kProducts * n * n * n) / clock.seconds();
+  };
+  rate_of_a_pass();  // and for what was under way before
+  MatrixRates rates;
+  for (int pass = 0; pass < 3; ++pass) rates.best = std::max(rates.best, rate_of_a_pass());
+  std::vector<double> late;
+  for (const RunClock all; all.seconds() < seconds;) {
+    const double rate = rate_of_a_pass();
+    if (all.seconds() > seconds * 2.0 / 3.0) late.push_back(rate);
   }
-  return best;
+  if (!late.empty()) rates.sustained = median_of(late);
+  return rates;
 }
 
 int64_t fitting_sequences(const WorkloadBench& bench, const KvLayout& layout, const Workload& workload) {
@@ -227,7 +237,7 @@ Json run_workload(const WorkloadBench& bench, const KvOptions& kv, const Workloa
   Times times;
   for (int64_t i = 0; i < bench.waves; ++i) wave.run(fitted, times);
   Json row = {{"kv", kv.kv}, {"scale", kv.scale}};
-  row.update(row_json(fitted, times, ceiling_of(bench, fitted, token_bytes(layout, bench.model.config()))));
+  row.update(row_json(bench, fitted, times, ceiling_of(bench, fitted, token_bytes(layout, bench.model.config()))));
   row["pool_bytes"] = cache->inventory().total();
   row["record"] = make_run_record(bench.model, *cache, {kv.kv, kv.scale}, clock);
   return row;

@@ -20,14 +20,20 @@ struct Workload {
 // "8192/128/32" each. Throws Error{kUsage} naming the text.
 std::vector<Workload> parse_workloads(const std::vector<std::string>& texts);
 
+// Multiply-adds of a backend's own products, counted twice, per second.
+struct MatrixRates {
+  double best = 0.0;       // of some passes on a chip at rest
+  double sustained = 0.0;  // after seconds of them, when a chip may have lowered its clocks; 0: not measured
+};
+
 // What the machine gives, measured in the same run.
 struct MachineRates {
   double read_bytes_per_s = 0.0;
-  double matrix_ops_per_s = 0.0;  // of the backend's own products, two a multiply-add
+  MatrixRates matrix;
 };
 
-// Multiply-adds of the backend on a product of n x n x n, counted twice, per second: the best of some passes.
-double measure_matrix_rate(const ModelBackend& backend, int64_t n);
+// Of products of n x n x n. `seconds` of them are run for the sustained rate, which is the median of the last third.
+MatrixRates measure_matrix_rates(const ModelBackend& backend, int64_t n, double seconds);
 
 struct WorkloadBench {
   LoadedModel& model;
