@@ -17,6 +17,49 @@
 namespace asymkv {
 namespace {
 
+// The CPU's operations, but for rows that attention takes as BF16 on the GPU: queries after RoPE, and keys and values
+// as they come out of the products. With key biases of some hundreds each moves a hidden state by about 5 %.
+class RoundedRows final : public ModelBackend {
+ public:
+  explicit RoundedRows(std::shared_ptr<const ModelBackend> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return inner_->name(); }
+  FloatArray allocate(int64_t elems) const override { return inner_->allocate(elems); }
+  void upload(std::span<const float> from, float* to) const override { inner_->upload(from, to); }
+  void download(const float* from, std::span<float> to) const override { inner_->download(from, to); }
+  void place(WeightMatrix& matrix, bool keep_host) const override { inner_->place(matrix, keep_host); }
+  void linear(const LinearParams& params) const override { inner_->linear(params); }
+  void rms_norm(const RmsNormParams& params) const override { inner_->rms_norm(params); }
+  void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
+    inner_->silu_mul(rows, dim, gate_up, y);
+  }
+  void prepare_qkv(const PrepareQkvParams& params) const override {
+    inner_->prepare_qkv(params);
+    const auto round_rows_of = [&](float* rows, int64_t dim) {
+      for (float& x : std::span(rows, static_cast<size_t>(params.split.rows * dim))) x = round_to(DType::kBF16, x);
+    };
+    round_rows_of(params.split.q, params.split.q_dim);
+    round_rows_of(params.split.k, params.split.kv_dim);
+    round_rows_of(params.split.v, params.split.kv_dim);
+  }
+  void add(int64_t elems, const float* x, float* y) const override { inner_->add(elems, x, y); }
+  void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override {
+    inner_->scale_rows(factors, dim, x);
+  }
+  void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override {
+    inner_->round_rows(dtype, rows, dim, x);
+  }
+  void cap_softly(float cap, int64_t elems, float* x) const override { inner_->cap_softly(cap, elems, x); }
+  std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const override {
+    return inner_->finite_argmax(rows, dim, x);
+  }
+  std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override {
+    return inner_->target_losses(targets, dim, x);
+  }
+
+ private:
+  std::shared_ptr<const ModelBackend> inner_;
+};
+
 std::filesystem::path write_config(const std::string& model_type) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / ("cuda_random_" + model_type);
   std::filesystem::create_directories(folder);
@@ -47,16 +90,36 @@ std::vector<int32_t> tokens_from(size_t seed, size_t count) {
 }
 
 struct Seen {
-  std::vector<float> prompts, step;                   // hidden states
+  std::vector<float> prompts, step, mixed, in_turns;  // hidden states
   std::vector<std::optional<int32_t>> tokens, again;  // after the step: greedy_step's, and those of its hidden states
 };
 
-// Prompts of 600, 40 and 300 tokens in one pass, then one token each.
-Seen run(LoadedModel& model, const std::string& kv) {
+std::unique_ptr<KvCache> make_cache_of(LoadedModel& model, const std::string& kv) {
   CacheRequest request;
   request.format = parse_kv_format(kv, DType::kBF16, ScaleKind::kDynamic);
   request.num_pages = 128;
-  const auto cache = make_cache(model.decoder, request);
+  return make_cache(model.decoder, request);
+}
+
+// One token each for two sequences of `cache` and two of a K8/V8 one, whose rows come in turns.
+std::vector<float> step_in_turns(LoadedModel& model, KvCache& cache) {
+  const auto other = make_cache_of(model, "k8v8");
+  std::vector<SequencePages> sequences;
+  std::vector<ForwardChunk> chunks;
+  const std::vector<int32_t> prompt = tokens_from(4, 30), next = {8, 9, 10, 11};
+  for (KvCache* of : {&cache, other.get(), &cache, other.get()}) sequences.emplace_back(*of);
+  for (SequencePages& sequence : sequences) chunks.push_back(append_chunk(sequence, prompt, OwnReads::kFresh));
+  model.decoder.forward(chunks, DType::kBF16);
+  chunks.clear();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    chunks.push_back(append_chunk(sequences[i], std::span(next).subspan(i, 1), OwnReads::kStored));
+  }
+  return model.decoder.forward(chunks, DType::kBF16);
+}
+
+// Prompts of 600, 40 and 300 tokens in one pass, then one token each, then a chunk of one beside a token of another.
+Seen run(LoadedModel& model, const std::string& kv) {
+  const auto cache = make_cache_of(model, kv);
   std::vector<SequencePages> sequences, copies;
   std::vector<std::vector<int32_t>> prompts = {tokens_from(1, 600), tokens_from(2, 40), tokens_from(3, 300)};
   std::vector<ForwardChunk> chunks;
@@ -79,6 +142,12 @@ Seen run(LoadedModel& model, const std::string& kv) {
   seen.again = model.decoder.greedy_tokens(seen.step);
   step_of(copies);
   seen.tokens = model.decoder.greedy_step(chunks, DType::kBF16);
+  const std::vector<int32_t> chunk = tokens_from(5, 50);
+  seen.mixed =
+      model.decoder.forward(std::vector{append_chunk(sequences[1], chunk, OwnReads::kFresh),
+                                        append_chunk(sequences[0], std::span(next).first(1), OwnReads::kStored)},
+                            DType::kBF16);
+  seen.in_turns = step_in_turns(model, *cache);
   return seen;
 }
 
@@ -95,20 +164,25 @@ TEST(CudaRandomModel, LongPromptsAndStepsAreNearTheCpus) {
   if (test::cannot_run_cuda()) GTEST_SKIP();
   for (const std::string family : {"qwen3", "qwen2"}) {
     const std::filesystem::path folder = write_config(family);
-    const auto cpu = load_random_model(folder, 1, select_backends("cpu"));
+    Backends rounded = select_backends("cpu");
+    rounded.model = std::make_shared<RoundedRows>(rounded.model);
+    const auto cpu = load_random_model(folder, 1, rounded);
     for (const Activations activations : {Activations::kF32, Activations::k16}) {
       const auto cuda = load_random_model(folder, 1, select_backends("cuda", activations));
       for (const std::string kv : {"native", "k16v8", "ki8v8-prebias"}) {
         if (kv == "ki8v8-prebias" && !has_removable_key_vector(cpu->decoder)) continue;
         const Seen expected = run(*cpu, kv), actual = run(*cuda, kv);
         const double prompts = relative_distance(actual.prompts, expected.prompts);
-        const double step = relative_distance(actual.step, expected.step);
-        std::cout << fmt::format("{} {} {}: prompts {:.2e} step {:.2e}\n", family,
+        const double step =
+            std::max({relative_distance(actual.step, expected.step), relative_distance(actual.mixed, expected.mixed),
+                      relative_distance(actual.in_turns, expected.in_turns)});
+        std::cout << fmt::format("{} {} {}: prompts {:.2e} steps {:.2e}\n", family,
                                  cuda->decoder.backends().model->name(), kv, prompts, step);
-        // The GPU rounds keys to BF16 before it adds their bias, the CPU after: with biases of some hundreds that
-        // shows.
-        EXPECT_LT(prompts, family == "qwen3" ? 0.02 : 0.1) << family << kv;
-        EXPECT_LT(step, family == "qwen3" ? 0.04 : 0.1) << family << kv;
+        // Products of 16 bits round in other places than the CPU's, and so do FP16 queries of 8-bit keys: with large
+        // biases that shows.
+        const bool rounds_elsewhere = family == "qwen2" && (activations == Activations::k16 || kv == "ki8v8-prebias");
+        EXPECT_LT(prompts, rounds_elsewhere ? 0.1 : 0.02) << family << kv;
+        EXPECT_LT(step, rounds_elsewhere ? 0.15 : 0.04) << family << kv;
         EXPECT_EQ(actual.tokens, actual.again) << family << kv;
       }
     }

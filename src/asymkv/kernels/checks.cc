@@ -80,6 +80,11 @@ void check_stored(const AttendParams& params, const AttendSequence& sequence, Kv
   if (sequence.cache.transform != nullptr) check_rope(params.rope, params.k_head_dim, sequence.stored_len);
 }
 
+void check_rows(DType dtype, KvMemory memory) {
+  ASYMKV_CHECK(dtype == DType::kF32 || (dtype == DType::kBF16 && memory == KvMemory::kDevice), "rows of {}",
+               dtype_name(dtype));
+}
+
 void check_sequence(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
   ASYMKV_CHECK(sequence.query_row >= 0 && sequence.num_queries >= 0 && sequence.query_pos >= 0 &&
                    sequence.stored_len >= 0 && sequence.num_fresh >= 0,
@@ -122,6 +127,11 @@ void check_write_params(const WriteKvParams& params, KvMemory memory) {
                params.num_tokens);
   ASYMKV_CHECK(dtype_bytes(params.native_dtype) >= 2, "native dtype {} is no model type",
                dtype_name(params.native_dtype));
+  check_rows(params.row_dtype, memory);
+  ASYMKV_CHECK(params.row_dtype == DType::kF32 ||
+                   (params.row_dtype == params.native_dtype && fresh_key_dtype_of(params) == params.row_dtype &&
+                    fresh_value_dtype_of(params) == params.row_dtype),
+               "{} rows where the native or a fresh type is another", dtype_name(params.row_dtype));
   int64_t num_positions = 0;
   for (const int32_t position : params.positions) {
     ASYMKV_CHECK(position >= 0, "negative position {}", position);
@@ -139,6 +149,9 @@ void check_attend_params(const AttendParams& params, KvMemory memory) {
   ASYMKV_CHECK(params.window >= 0 && params.logit_soft_cap >= 0.0F, "window {}, soft cap {}", params.window,
                params.logit_soft_cap);
   ASYMKV_CHECK(params.sequences.empty() || (params.q != nullptr && params.out != nullptr), "no query or output rows");
+  check_rows(params.row_dtype, memory);
+  ASYMKV_CHECK(params.row_dtype == DType::kF32 || params.row_dtype == params.fresh_dtype, "{} rows, fresh ones of {}",
+               dtype_name(params.row_dtype), dtype_name(params.fresh_dtype));
   for (const AttendSequence& sequence : params.sequences) check_sequence(params, sequence, memory);
 }
 

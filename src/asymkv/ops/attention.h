@@ -27,6 +27,7 @@ struct WriteTarget {
 // All targets of one call must have the same fresh dtypes. Several targets: one prefill serves several formats.
 struct WriteKvParams {
   int64_t num_tokens = 0;
+  DType row_dtype = DType::kF32;       // of k, v, fresh_k and fresh_v: see AttendParams
   const float* k = nullptr;            // [num_tokens, num_kv_heads, k_head_dim], before bias and RoPE
   const float* v = nullptr;            // [num_tokens, num_kv_heads, v_head_dim], complete
   const float* k_bias = nullptr;       // [num_kv_heads, k_head_dim]; may be null
@@ -72,6 +73,9 @@ struct AttendParams {
   float* lse = nullptr;             // [rows, num_q_heads] natural log of the softmax denominator; may be null
   const RopeTable* rope = nullptr;  // needed where a cache removed a vector
   DType fresh_dtype = DType::kF32;  // a type that holds every fresh row exactly; device families want a 16-bit one
+  // Elements of q, out, fresh_k and fresh_v: FP32; or BF16, in the memory of as many floats, where the family takes
+  // rows as 16-bit products leave them (then every fresh row is BF16, too).
+  DType row_dtype = DType::kF32;
   std::span<const AttendSequence> sequences;
 };
 

@@ -65,7 +65,7 @@ struct SplitQkvParams {
   int64_t rows = 0;
   int64_t q_dim = 0;
   int64_t kv_dim = 0;
-  const float* qkv = nullptr;     // [rows, q_dim + 2 kv_dim]
+  const float* qkv = nullptr;     // [rows, q_dim + 2 kv_dim], an operand
   const float* q_bias = nullptr;  // [q_dim]; may be null
   const float* v_bias = nullptr;  // [kv_dim]; may be null
   float* q = nullptr;             // [rows, q_dim]
@@ -82,6 +82,7 @@ struct PrepareQkvParams {
   const float* k_norm = nullptr;  // [head_dim]; null: none
   const RopeTable* rope = nullptr;
   std::span<const int32_t> positions;  // [rows]
+  DType row_dtype = DType::kF32;       // of q, k and v: FP32, or operand_dtype()
 };
 
 // Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as
@@ -90,6 +91,8 @@ class ModelBackend {
  public:
   virtual ~ModelBackend() = default;
   virtual std::string_view name() const = 0;
+  // Elements of an operand.
+  virtual DType operand_dtype() const { return DType::kF32; }
 
   // Throws Error{kResourceExhausted} if there is not so much memory.
   virtual FloatArray allocate(int64_t elems) const = 0;

@@ -65,6 +65,13 @@ int64_t records_bytes(const DecodePlan& plan) {
   return static_cast<int64_t>(plan.records.size() * sizeof(WarpRecord));
 }
 
+// Whether the buffer is a new one, a quarter larger than asked for: a later step of a decode needs a little more.
+bool grow(DeviceBuffer& buffer, int64_t bytes) {
+  if (buffer.bytes() >= bytes) return false;
+  buffer = DeviceBuffer(bytes + bytes / 4);
+  return true;
+}
+
 void add_soft_cap(DecodeParams& params, float cap) {
   if (cap <= 0.0F) return;
   constexpr float kLog2E = std::numbers::log2e_v<float>;
@@ -74,24 +81,37 @@ void add_soft_cap(DecodeParams& params, float cap) {
 
 }  // namespace
 
-DevicePlan::DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table) : plan_(plan) {
-  allocate({static_cast<int64_t>(plan.segments.size()), static_cast<int64_t>(page_table.size())});
-  contents_.upload(pack(plan, page_table));
+DevicePlan::DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table) {
+  reset(plan, page_table);
+  ASYMKV_CUDA(cudaStreamSynchronize(nullptr));  // whatever stream it is launched on
 }
 
 DevicePlan::DevicePlan(const DecodePlan& plan, const PlanRange& range, const DeviceLimits& device) : plan_(plan) {
   allocate({max_segments(range, plan.config, device), range.max_page_ids});
-  contents_.upload(pack(plan, {}));
+  upload(plan, {}, nullptr);
+  ASYMKV_CUDA(cudaStreamSynchronize(nullptr));
 }
 
 void DevicePlan::allocate(const Room& room) {
   room_ = {std::max<int64_t>(room.segments, 1), std::max<int64_t>(room.page_ids, 1)};
-  contents_ = DeviceBuffer(records_bytes(plan_) + room_.segments * static_cast<int64_t>(sizeof(Segment)) +
-                           room_.page_ids * static_cast<int64_t>(sizeof(int32_t)));
-  partial_out_ = DeviceBuffer(room_.segments * plan_.columns * plan_.config.head_dim * 4);
-  partial_state_ = DeviceBuffer(room_.segments * plan_.columns * 8);
-  arrivals_ = DeviceBuffer(room_.segments * 4);
-  arrivals_.fill(0);
+  grow(contents_, records_bytes(plan_) + room_.segments * static_cast<int64_t>(sizeof(Segment)) +
+                      room_.page_ids * static_cast<int64_t>(sizeof(int32_t)));
+  grow(partial_out_, room_.segments * plan_.columns * plan_.config.head_dim * 4);
+  grow(partial_state_, room_.segments * plan_.columns * 8);
+  if (grow(arrivals_, room_.segments * 4)) arrivals_.fill(0);  // every launch leaves them at zero
+}
+
+void DevicePlan::reset(const DecodePlan& plan, std::span<const int32_t> page_table) {
+  plan_ = plan;
+  allocate({static_cast<int64_t>(plan.segments.size()), static_cast<int64_t>(page_table.size())});
+  upload(plan, page_table, nullptr);
+}
+
+void DevicePlan::upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {
+  const std::vector<std::byte> bytes = pack(plan, page_table);
+  // From pageable memory: the call returns once the bytes have left it.
+  ASYMKV_CUDA(cudaMemcpyAsync(contents_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+                              static_cast<cudaStream_t>(stream)));
 }
 
 std::vector<std::byte> DevicePlan::pack(const DecodePlan& plan, std::span<const int32_t> page_table) const {
@@ -116,10 +136,7 @@ void DevicePlan::update(const DecodePlan& plan, std::span<const int32_t> page_ta
     throw_usage("a plan of {} segments and {} page ids needs more room than the range's {} and {}", segments, ids,
                 room_.segments, room_.page_ids);
   }
-  const std::vector<std::byte> bytes = pack(plan, page_table);
-  // From pageable memory: the call returns once the bytes have left it.
-  ASYMKV_CUDA(cudaMemcpyAsync(contents_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
-                              static_cast<cudaStream_t>(stream)));
+  upload(plan, page_table, stream);
 }
 
 void DevicePlan::fill(DecodeParams& params) const {

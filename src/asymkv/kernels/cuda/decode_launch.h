@@ -12,17 +12,21 @@ namespace asymkv::cuda {
 // Opaque cudaStream_t, so that callers above need no CUDA header.
 using StreamHandle = void*;
 
-// A plan in device memory with the scratch its launches need. Immutable after construction but for the contents of the
+// A plan in device memory with the scratch its launches need. Until it is reset, immutable but for the contents of the
 // scratch, so that launches may be captured in a graph; launches that share one must run one after the other.
 // The plan of a range has room for any batch of it: update() puts another batch under launches captured before.
 class DevicePlan {
  public:
+  DevicePlan() = default;  // until it is reset
   // page_table: the ids the plan was made from.
   DevicePlan(const DecodePlan& plan, std::span<const int32_t> page_table);
   // Room for every batch of `range`; `plan` is plan_range() of it.
   DevicePlan(const DecodePlan& plan, const PlanRange& range, const DeviceLimits& device);
 
   const DecodePlan& host() const { return plan_; }
+  // Becomes the plan of another batch, as the first constructor makes it, in the same memory where it has the room:
+  // launches enqueued on the default stream after it see that plan.
+  void reset(const DecodePlan& plan, std::span<const int32_t> page_table);
   // Enqueues the copy of a batch planned by plan_in_range(); launches enqueued or replayed after it on `stream` see the
   // batch. Throws Error{kUsage} for a plan of another shape or one that needs more room.
   void update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
@@ -35,6 +39,7 @@ class DevicePlan {
     int64_t page_ids = 0;
   };
   void allocate(const Room& room);
+  void upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
   std::vector<std::byte> pack(const DecodePlan& plan, std::span<const int32_t> page_table) const;
 
   DecodePlan plan_;

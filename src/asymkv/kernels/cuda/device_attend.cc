@@ -14,15 +14,17 @@ constexpr size_t kMaxPlans = 64;
 // Fresh tokens of a sequence from which cuDNN's attention takes it: fewer are not worth a graph of their own length.
 constexpr int64_t kPromptTokens = 256;
 
-JoinParams join_params(const AttendParams& params, const int32_t* rows, int64_t num_rows, float* lse) {
-  JoinParams join;
-  join.rows = rows;
-  join.num_rows = num_rows;
-  join.num_q_heads = static_cast<int32_t>(params.num_q_heads);
-  join.head_dim = static_cast<int32_t>(params.k_head_dim);
-  join.out = params.out;
-  join.lse = lse;
-  return join;
+int64_t q_elems(const AttendParams& params) {
+  return params.num_q_heads * params.k_head_dim;
+}
+
+int64_t kv_elems(const AttendParams& params) {
+  return params.num_kv_heads * params.k_head_dim;
+}
+
+// Row `row` of BF16 queries or results.
+void* narrow_row(const float* rows, const AttendParams& params, int64_t row) {
+  return const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(rows)) + row * q_elems(params);
 }
 
 bool reads_stored(const AttendSequence& sequence) {
@@ -51,6 +53,10 @@ bool same_batch(const DecodeBatch& a, const DecodeBatch& b) {
          a.page_rows == b.page_rows;
 }
 
+bool are_consecutive(const std::vector<int32_t>& rows) {
+  return std::ranges::adjacent_find(rows, [](int32_t a, int32_t b) { return b != a + 1; }) == rows.end();
+}
+
 // What a log says about a call is the name that supports() gives; it must be that of the launched instance.
 void check_announced(const KvGeometry& geometry, const KvFormat& format, int64_t group, const DecodeConfig& launched) {
   const Support said = family_support(geometry, format, group, Phase::kMixed);
@@ -68,6 +74,7 @@ struct DeviceAttend::Launch {
   const std::byte* scales = nullptr;
   const float* fixed_scales = nullptr;
   const KeyTransform* transform = nullptr;
+  bool overlaps = false;      // keys older than the queries lie there since an earlier pass
   std::vector<int32_t> rows;  // of q and out, of each query
   std::vector<int32_t> table;
   DecodeBatch batch;
@@ -81,6 +88,33 @@ struct DeviceAttend::Launch {
   }
 };
 
+DeviceAttend::Call DeviceAttend::make_call(const AttendParams& params, int64_t num_rows) {
+  Call call{params};
+  call.narrow = params.row_dtype != DType::kF32;
+  call.single = std::ranges::all_of(params.sequences, [](const AttendSequence& s) {
+    return s.num_queries == 0 || reads_stored(s) != reads_fresh(s);
+  });
+  call.direct = call.narrow && call.single && params.sinks == nullptr && params.lse == nullptr;
+  if (call.direct) return call;
+  if (call.narrow) call.own_out = stream_memory(num_rows * q_elems(params) * 4);
+  if (params.lse == nullptr) call.own_lse = stream_memory(num_rows * params.num_q_heads * 4);
+  call.out = call.narrow ? static_cast<float*>(call.own_out.get()) : params.out;
+  call.lse = params.lse == nullptr ? static_cast<float*>(call.own_lse.get()) : params.lse;
+  return call;
+}
+
+JoinParams DeviceAttend::join_params(const Call& call, const int32_t* rows, int64_t num_rows) {
+  JoinParams join;
+  join.rows = rows;
+  join.num_rows = num_rows;
+  join.num_q_heads = static_cast<int32_t>(call.params.num_q_heads);
+  join.head_dim = static_cast<int32_t>(call.params.k_head_dim);
+  join.out = call.out;
+  join.lse = call.lse;
+  join.first = call.single;
+  return join;
+}
+
 void DeviceAttend::run(const AttendParams& params) {
   const std::span<const AttendSequence> sequences = params.sequences;
   std::vector<int32_t> rows;
@@ -90,13 +124,10 @@ void DeviceAttend::run(const AttendParams& params) {
     num_rows = std::max(num_rows, s.query_row + s.num_queries);
   }
   if (rows.empty()) return;
-  const std::shared_ptr<void> own_lse =
-      params.lse == nullptr ? stream_memory(num_rows * params.num_q_heads * 4) : nullptr;
-  float* lse = params.lse == nullptr ? static_cast<float*>(own_lse.get()) : params.lse;
-  JoinParams all = join_params(params, tables_.of(rows), static_cast<int64_t>(rows.size()), lse);
-  single_parts_ = std::ranges::all_of(
-      sequences, [](const AttendSequence& s) { return s.num_queries == 0 || reads_stored(s) != reads_fresh(s); });
-  if (!single_parts_) launch_clear(all, nullptr);
+  const Call call = make_call(params, num_rows);
+  JoinParams all = join_params(call, tables_.of(rows), std::ssize(rows));
+  all.first = false;
+  if (!call.single) launch_clear(all, nullptr);
   std::vector<bool> done(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (done[i] || !reads_stored(sequences[i])) continue;
@@ -106,12 +137,16 @@ void DeviceAttend::run(const AttendParams& params) {
       same.push_back(j);
       done[j] = true;
     }
-    attend_stored(params, same, lse);
+    attend_stored(call, same);
   }
-  attend_fresh(params, lse);
+  attend_fresh(call);
   if (params.sinks != nullptr) {
     all.part_lse = params.sinks;
     launch_join(all, nullptr);
+  }
+  if (call.own_out != nullptr) {
+    ASYMKV_CHECK(std::ssize(rows) == num_rows, "{} of {} rows belong to a sequence", rows.size(), num_rows);
+    launch_narrow({call.out, params.out, nullptr, num_rows, q_elems(params), true}, nullptr);
   }
   check_launches();
 }
@@ -128,7 +163,8 @@ DeviceAttend::Launch DeviceAttend::make_launch(const AttendParams& params, const
   return launch;
 }
 
-void DeviceAttend::attend_stored(const AttendParams& params, const std::vector<size_t>& sequences, float* lse) {
+void DeviceAttend::attend_stored(const Call& call, const std::vector<size_t>& sequences) {
+  const AttendParams& params = call.params;
   const KvLayerView& view = params.sequences[sequences.front()].cache;
   Launch launch = make_launch(params, view.layout->geometry(), view.layout->format());
   for (const size_t i : sequences) {
@@ -142,10 +178,12 @@ void DeviceAttend::attend_stored(const AttendParams& params, const std::vector<s
   launch.scales = view.tiled_scales;
   launch.fixed_scales = tables_.of(std::vector<float>{view.fixed_scales.key, view.fixed_scales.value});
   launch.transform = view.transform;
-  run(params, launch, lse);
+  launch.overlaps = true;
+  run(call, launch);
 }
 
-void DeviceAttend::attend_fresh(const AttendParams& params, float* lse) {
+void DeviceAttend::attend_fresh(const Call& call) {
+  const AttendParams& params = call.params;
   std::vector<FreshPiece> pieces;
   const DType dtype = params.fresh_dtype;
   Launch launch = make_launch(params, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, kPageSize},
@@ -154,7 +192,7 @@ void DeviceAttend::attend_fresh(const AttendParams& params, float* lse) {
   for (const AttendSequence& s : params.sequences) {
     if (!reads_fresh(s)) continue;
     if (is_prompt(params, s)) {
-      attend_prompt(params, s, lse);
+      attend_prompt(call, s);
       continue;
     }
     launch.add(s, s.num_fresh, 0);  // positions count from the first fresh key
@@ -179,9 +217,10 @@ void DeviceAttend::attend_fresh(const AttendParams& params, float* lse) {
   pack.head_dim = static_cast<int32_t>(params.k_head_dim);
   pack.blocks = static_cast<std::byte*>(blocks.get());
   pack.bf16 = dtype == DType::kBF16;
+  pack.rows_are_16bit = call.narrow;
   launch_pack(pack, nullptr);
   launch.blocks = pack.blocks;
-  run(params, launch, lse);
+  run(call, launch);
 }
 
 const DevicePrefill& DeviceAttend::prefill(const AttendParams& params, int64_t num_tokens) {
@@ -202,33 +241,39 @@ const DevicePrefill& DeviceAttend::prefill(const AttendParams& params, int64_t n
   });
 }
 
-void DeviceAttend::attend_prompt(const AttendParams& params, const AttendSequence& sequence, float* lse) {
+void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequence) {
+  const AttendParams& params = call.params;
   if (sdpa_ == nullptr) sdpa_ = std::make_unique<Sdpa>();
   const int64_t rows = sequence.num_fresh;
-  const int64_t q_elems = params.num_q_heads * params.k_head_dim, kv_elems = params.num_kv_heads * params.k_head_dim;
-  const std::shared_ptr<void> q = stream_memory(rows * q_elems * 2), out = stream_memory(rows * q_elems * 2);
-  const std::shared_ptr<void> k = stream_memory(rows * kv_elems * 2), v = stream_memory(rows * kv_elems * 2);
-  const std::shared_ptr<void> part_lse = stream_memory(rows * params.num_q_heads * 4);
-  const bool bf16 = params.fresh_dtype == DType::kBF16;
-  launch_narrow({params.q + sequence.query_row * q_elems, q.get(), nullptr, rows, q_elems, bf16}, nullptr);
-  launch_narrow({sequence.fresh_k, k.get(), nullptr, rows, kv_elems, bf16}, nullptr);
-  launch_narrow({sequence.fresh_v, v.get(), nullptr, rows, kv_elems, bf16}, nullptr);
+  std::vector<std::shared_ptr<void>> own;
+  const auto make = [&](int64_t bytes) { return own.emplace_back(stream_memory(bytes)).get(); };
   PrefillArguments arguments;
-  arguments.q = q.get();
-  arguments.fresh_k = k.get();
-  arguments.fresh_v = v.get();
-  arguments.out = out.get();
-  arguments.lse = static_cast<float*>(part_lse.get());
-  arguments.bf16 = bf16;
+  arguments.bf16 = params.fresh_dtype == DType::kBF16;
   arguments.softmax_scale = params.softmax_scale;
+  const auto narrowed = [&](const float* from, int64_t elems) -> const void* {
+    void* to = make(rows * elems * 2);
+    launch_narrow({from, to, nullptr, rows, elems, arguments.bf16}, nullptr);
+    return to;
+  };
+  if (call.narrow) {
+    arguments.q = narrow_row(params.q, params, sequence.query_row);
+    arguments.fresh_k = sequence.fresh_k;
+    arguments.fresh_v = sequence.fresh_v;
+  } else {
+    arguments.q = narrowed(params.q + sequence.query_row * q_elems(params), q_elems(params));
+    arguments.fresh_k = narrowed(sequence.fresh_k, kv_elems(params));
+    arguments.fresh_v = narrowed(sequence.fresh_v, kv_elems(params));
+  }
+  arguments.out = call.direct ? narrow_row(params.out, params, sequence.query_row) : make(rows * q_elems(params) * 2);
+  if (!call.direct) arguments.lse = static_cast<float*>(make(rows * params.num_q_heads * 4));
   prefill(params, rows).run(*sdpa_, arguments, nullptr);
+  if (call.direct) return;
   std::vector<int32_t> out_rows;
   add_rows(sequence, out_rows);
-  JoinParams join = join_params(params, tables_.of(out_rows), rows, lse);
-  join.part = out.get();
+  JoinParams join = join_params(call, tables_.of(out_rows), rows);
+  join.part = arguments.out;
   join.part_lse = arguments.lse;
-  join.part_bf16 = bf16;
-  join.first = single_parts_;
+  join.part_bf16 = arguments.bf16;
   launch_join(join, nullptr);
 }
 
@@ -252,16 +297,60 @@ const DevicePlan& DeviceAttend::plan(const Launch& launch, const DecodeConfig& c
   if (known == plans_.end()) {
     if (!limits_.contains(config.code())) limits_[config.code()] = query_limits(config);
     const DecodePlan made = plan_decode(config, launch.batch, limits_.at(config.code()), {}, shape);
-    if (plans_.size() >= kMaxPlans) plans_.pop_back();
-    known = plans_.insert(plans_.begin(), {config.code(), shape, launch.batch, launch.table,
-                                           std::make_unique<DevicePlan>(made, launch.table)});
+    std::unique_ptr<DevicePlan> on_device;  // the oldest one's memory, once there are many
+    if (plans_.size() >= kMaxPlans) {
+      on_device = std::move(plans_.back().plan);
+      plans_.pop_back();
+    } else {
+      on_device = std::make_unique<DevicePlan>();
+    }
+    on_device->reset(made, launch.table);
+    known = plans_.insert(plans_.begin(), {config.code(), shape, launch.batch, launch.table, std::move(on_device)});
     known->batch.page_table = {};  // of the launch
   }
   plans_.splice(plans_.begin(), plans_, known);
   return *known->plan;
 }
 
-void DeviceAttend::run(const AttendParams& params, Launch& launch, float* lse) {
+// Launches over BF16 rows read them and write results in place where the launch's rows follow each other.
+void DeviceAttend::launch_attention(const Call& call, const Launch& launch, const DevicePlan& on_device,
+                                    DecodeArguments arguments) {
+  const AttendParams& params = call.params;
+  const bool bf16 = arguments.q_is_bf16;
+  const int32_t* rows = tables_.of(launch.rows);
+  const auto num_rows = static_cast<int64_t>(launch.rows.size());
+  const bool in_place = call.narrow && are_consecutive(launch.rows);
+  std::shared_ptr<void> q, out, lse;
+  if (in_place) {
+    arguments.q = narrow_row(params.q, params, launch.rows.front());
+  } else {
+    q = stream_memory(num_rows * q_elems(params) * 2);
+    arguments.q = q.get();
+    if (call.narrow) {
+      launch_move_rows({params.q, q.get(), rows, num_rows, q_elems(params)}, nullptr);
+    } else {
+      launch_narrow({params.q, q.get(), rows, num_rows, q_elems(params), bf16}, nullptr);
+    }
+  }
+  if (call.direct && in_place) {
+    arguments.out = narrow_row(params.out, params, launch.rows.front());
+    return launch_decode(on_device, arguments, nullptr);
+  }
+  out = stream_memory(num_rows * q_elems(params) * 2);
+  lse = stream_memory(num_rows * params.num_q_heads * 4);
+  arguments.out = out.get();
+  arguments.lse = static_cast<float*>(lse.get());
+  launch_decode(on_device, arguments, nullptr);
+  if (call.direct) return launch_move_rows({out.get(), params.out, rows, num_rows, q_elems(params), true}, nullptr);
+  JoinParams join = join_params(call, rows, num_rows);
+  join.part = out.get();
+  join.part_lse = arguments.lse;
+  join.part_bf16 = bf16;
+  launch_join(join, nullptr);
+}
+
+void DeviceAttend::run(const Call& call, Launch& launch) {
+  const AttendParams& params = call.params;
   launch.batch.page_table = launch.table;
   const DeviceKeyBias* bias = launch.transform == nullptr ? nullptr : &key_bias(*launch.transform, *params.rope);
   const DecodeChoice choice =
@@ -270,32 +359,16 @@ void DeviceAttend::run(const AttendParams& params, Launch& launch, float* lse) {
   if (!choice.ok) throw_unsupported("{}", choice.reason);
   const DevicePlan& on_device = plan(launch, choice.config, bias);
   check_announced(launch.geometry, launch.format, launch.batch.group, on_device.host().config);
-  const bool bf16 = choice.config.key == DType::kBF16;
-  const int32_t* rows = tables_.of(launch.rows);
-  const auto num_rows = static_cast<int64_t>(launch.rows.size());
-  const int64_t row_elems = params.num_q_heads * params.k_head_dim;
-  const std::shared_ptr<void> q = stream_memory(num_rows * row_elems * 2);
-  const std::shared_ptr<void> out = stream_memory(num_rows * row_elems * 2);
-  const std::shared_ptr<void> part_lse = stream_memory(num_rows * params.num_q_heads * 4);
-  launch_narrow({params.q, q.get(), rows, num_rows, row_elems, bf16}, nullptr);
   DecodeArguments arguments;
   arguments.blocks = launch.blocks;
   arguments.scales = launch.scales;
   arguments.fixed_scales = launch.fixed_scales;
-  arguments.q = q.get();
-  arguments.out = out.get();
-  arguments.lse = static_cast<float*>(part_lse.get());
   arguments.bias = bias;
-  arguments.q_is_bf16 = bf16;
+  arguments.q_is_bf16 = call.narrow || choice.config.key == DType::kBF16;
   arguments.softmax_scale = params.softmax_scale;
   arguments.logit_soft_cap = params.logit_soft_cap;
-  launch_decode(on_device, arguments, nullptr);
-  JoinParams join = join_params(params, rows, num_rows, lse);
-  join.part = out.get();
-  join.part_lse = arguments.lse;
-  join.part_bf16 = bf16;
-  join.first = single_parts_;
-  launch_join(join, nullptr);
+  arguments.overlap_previous = launch.overlaps;
+  launch_attention(call, launch, on_device, arguments);
 }
 
 }  // namespace asymkv::cuda

@@ -8,7 +8,7 @@ namespace asymkv::cuda {
 
 const std::byte* DeviceTables::find(std::span<const std::byte> host) {
   std::string key(reinterpret_cast<const char*>(host.data()), host.size());
-  return arrays_.get(std::move(key), [&] { return to_device(host); }).data();
+  return static_cast<std::byte*>(arrays_.get(std::move(key), [&] { return stream_copy(host); }).get());
 }
 
 DeviceTables::Rope DeviceTables::rope(const RopeTable& table) {
@@ -31,6 +31,19 @@ std::shared_ptr<void> stream_memory(int64_t bytes) {
   }
   cuda_check(status, "cudaMallocAsync");
   return {memory, [](void* done) { (void)cudaFreeAsync(done, nullptr); }};
+}
+
+std::shared_ptr<void> stream_copy(std::span<const std::byte> host) {
+  std::shared_ptr<void> copy = stream_memory(static_cast<int64_t>(host.size()));
+  // From pageable memory: the call returns once the bytes have left it.
+  if (!host.empty()) {
+    ASYMKV_CUDA(cudaMemcpyAsync(copy.get(), host.data(), host.size(), cudaMemcpyHostToDevice, nullptr));
+  }
+  return copy;
+}
+
+void copy_on_device(const void* from, void* to, int64_t bytes) {
+  ASYMKV_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, nullptr));
 }
 
 void check_launches() {

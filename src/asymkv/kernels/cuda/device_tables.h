@@ -33,13 +33,17 @@ class DeviceTables {
   };
   const std::byte* find(std::span<const std::byte> host);
 
-  ContentCache<DeviceBuffer> arrays_{512};
+  ContentCache<std::shared_ptr<void>> arrays_{512};
   ContentCache<RopeBuffers> ropes_{8};
 };
 
 // Device memory that is given back, in the order of the device's work, when the last copy of the pointer goes: for
 // activations and scratch. Throws Error{kResourceExhausted} with the size.
 std::shared_ptr<void> stream_memory(int64_t bytes);
+// The same with a copy of host bytes in it, good for launches after the call.
+std::shared_ptr<void> stream_copy(std::span<const std::byte> host);
+// Enqueues a copy within the device's memory.
+void copy_on_device(const void* from, void* to, int64_t bytes);
 
 // Throws Error{kInternal} if a launch before it failed.
 void check_launches();

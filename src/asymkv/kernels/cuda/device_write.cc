@@ -25,7 +25,20 @@ int64_t side_elems(const WriteKvParams& params) {
 
 // Keys and values of a call in the native type, as the writer takes them.
 struct DeviceWrite::Rows {
-  std::shared_ptr<void> k, v;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  std::shared_ptr<void> own_k, own_v;
+
+  explicit Rows(const WriteKvParams& params) : k(params.k), v(params.v) {
+    if (params.row_dtype != DType::kF32) return;
+    const int64_t elems = side_elems(params);
+    own_k = stream_memory(elems * 2);
+    own_v = stream_memory(elems * 2);
+    launch_narrow({params.k, own_k.get(), nullptr, 1, elems, is_bf16(params.native_dtype)}, nullptr);
+    launch_narrow({params.v, own_v.get(), nullptr, 1, elems, is_bf16(params.native_dtype)}, nullptr);
+    k = own_k.get();
+    v = own_v.get();
+  }
 };
 
 DeviceWrite::DeviceWrite(DeviceTables& tables)
@@ -39,24 +52,28 @@ void DeviceWrite::run(const WriteKvParams& params) {
   }
   const int64_t elems = side_elems(params);
   if (elems == 0) return;
-  const Rows rows{stream_memory(elems * 2), stream_memory(elems * 2)};
-  const bool native_bf16 = is_bf16(params.native_dtype);
-  launch_narrow({params.k, rows.k.get(), nullptr, 1, elems, native_bf16}, nullptr);
-  launch_narrow({params.v, rows.v.get(), nullptr, 1, elems, native_bf16}, nullptr);
+  const Rows rows(params);
+  const bool wide = params.row_dtype == DType::kF32;
   // The first target that takes every token leaves fresh keys on the way.
   const DType k_dtype = fresh_key_dtype_of(params);
-  const std::shared_ptr<void> fresh = params.fresh_k == nullptr ? nullptr : stream_memory(elems * 2);
+  const std::shared_ptr<void> own_fresh = wide && params.fresh_k != nullptr ? stream_memory(elems * 2) : nullptr;
+  void* fresh = wide ? own_fresh.get() : params.fresh_k;
   bool has_fresh = fresh == nullptr;
   for (const WriteTarget& target : params.targets) {
     const bool every = std::ranges::none_of(target.slots, [](int64_t slot) { return slot < 0; });
     const bool takes = !has_fresh && every && k_dtype == params.native_dtype;
-    store(params, target, rows, takes ? fresh.get() : nullptr);
+    store(params, target, rows, takes ? fresh : nullptr);
     has_fresh = has_fresh || takes;
   }
-  if (!has_fresh) fresh_keys(params, rows, fresh.get());
-  if (fresh != nullptr) launch_widen_16bit(fresh.get(), params.fresh_k, elems, is_bf16(k_dtype), nullptr);
-  if (params.fresh_v != nullptr) {
-    launch_round_twice(params.v, params.fresh_v, elems, native_bf16, is_bf16(fresh_value_dtype_of(params)), nullptr);
+  if (!has_fresh) fresh_keys(params, rows, fresh);
+  if (wide) {
+    if (fresh != nullptr) launch_widen_16bit(fresh, params.fresh_k, elems, is_bf16(k_dtype), nullptr);
+    if (params.fresh_v != nullptr) {
+      launch_round_twice(params.v, params.fresh_v, elems, is_bf16(params.native_dtype),
+                         is_bf16(fresh_value_dtype_of(params)), nullptr);
+    }
+  } else if (params.fresh_v != nullptr) {  // values are complete, and of the fresh type
+    copy_on_device(params.v, params.fresh_v, elems * 2);
   }
   check_launches();
 }
@@ -65,7 +82,8 @@ const DeviceWrite::Plan& DeviceWrite::plan(std::span<const int64_t> slots, int64
   const int64_t size[] = {num_slots};
   return plans_.get(ContentKey().add(slots).add(size).take(), [&] {
     const WritePlan plan = plan_write(slots, num_slots);
-    return Plan{to_device(plan.launch_order()), static_cast<int64_t>(plan.runs.size()), plan.num_whole(),
+    const std::vector<WriteRun> runs = plan.launch_order();
+    return Plan{stream_copy(std::as_bytes(std::span(runs))), static_cast<int64_t>(plan.runs.size()), plan.num_whole(),
                 plan.num_written};
   });
 }
@@ -73,13 +91,13 @@ const DeviceWrite::Plan& DeviceWrite::plan(std::span<const int64_t> slots, int64
 WriteParams DeviceWrite::common_params(const WriteKvParams& params, const Rows& rows, const Plan& plan) {
   const DeviceTables::Rope rope = tables_.rope(*params.rope);
   WriteParams p;
-  p.k = rows.k.get();
-  p.v = rows.v.get();
+  p.k = rows.k;
+  p.v = rows.v;
   p.k_bias = params.k_bias;
   p.cosines = rope.cosines;
   p.sines = rope.sines;
   p.positions = tables_.of(params.positions);
-  p.runs = plan.runs.as<WriteRun>();
+  p.runs = static_cast<const WriteRun*>(plan.runs.get());
   p.num_runs = static_cast<int32_t>(plan.num_runs);
   p.num_whole = static_cast<int32_t>(plan.num_whole);
   p.num_kv_heads = static_cast<int32_t>(params.geometry.num_kv_heads);

@@ -18,7 +18,7 @@ class DeviceWrite {
 
  private:
   struct Plan {
-    DeviceBuffer runs;
+    std::shared_ptr<void> runs;
     int64_t num_runs = 0;
     int64_t num_whole = 0;
     int64_t num_written = 0;

@@ -42,6 +42,17 @@ __global__ void __launch_bounds__(kThreads) narrow_pairs_kernel(const float2* fr
   }
 }
 
+template <bool kScatters>
+__global__ void __launch_bounds__(kThreads) move_rows_kernel(MoveRowsParams p) {
+  const int64_t parts = p.row_elems / 8;
+  const auto* from = static_cast<const uint4*>(p.from);
+  auto* to = static_cast<uint4*>(p.to);
+  for (int64_t i = first_index(); i < p.num_rows * parts; i += index_step()) {
+    const int64_t other = p.rows[i / parts] * parts + i % parts;
+    to[kScatters ? other : i] = from[kScatters ? i : other];
+  }
+}
+
 template <bool kBf16>
 __global__ void __launch_bounds__(kThreads) widen_16bit_kernel(const uint16_t* from, float* to, int64_t elems) {
   for (int64_t i = first_index(); i < elems; i += index_step()) to[i] = from_16bit<kBf16>(from[i]);
@@ -54,8 +65,14 @@ __global__ void __launch_bounds__(kThreads) round_twice_kernel(const float* from
   }
 }
 
+template <bool kBf16, bool kRowsAre16Bit>
+__device__ __forceinline__ uint16_t fresh_elem(const float* rows, int64_t i) {
+  if constexpr (kRowsAre16Bit) return reinterpret_cast<const uint16_t*>(rows)[i];
+  return to_16bit<kBf16>(rows[i]);
+}
+
 // One block a (token, piece): its heads' channels go to their places in the fragments.
-template <bool kBf16>
+template <bool kBf16, bool kRowsAre16Bit>
 __global__ void __launch_bounds__(kThreads) pack_kernel(PackParams p) {
   const FreshPiece piece = p.pieces[blockIdx.y];
   const int token = static_cast<int>(blockIdx.x);
@@ -67,8 +84,10 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(PackParams p) {
     const int head = i / p.head_dim, channel = i % p.head_dim;
     std::byte* block = p.blocks + (page * p.num_kv_heads + head) * (side_bytes + side_bytes);
     const int64_t from = int64_t{token} * p.num_kv_heads * p.head_dim + i;
-    *reinterpret_cast<uint16_t*>(block + tiled_k16_offset(slot, channel)) = to_16bit<kBf16>(piece.k[from]);
-    *reinterpret_cast<uint16_t*>(block + side_bytes + tiled_v16_offset(slot, channel)) = to_16bit<kBf16>(piece.v[from]);
+    *reinterpret_cast<uint16_t*>(block + tiled_k16_offset(slot, channel)) =
+        fresh_elem<kBf16, kRowsAre16Bit>(piece.k, from);
+    *reinterpret_cast<uint16_t*>(block + side_bytes + tiled_v16_offset(slot, channel)) =
+        fresh_elem<kBf16, kRowsAre16Bit>(piece.v, from);
   }
 }
 
@@ -123,6 +142,13 @@ void launch_narrow(const NarrowParams& p, StreamHandle stream) {
   kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
 }
 
+void launch_move_rows(const MoveRowsParams& p, StreamHandle stream) {
+  const int64_t parts = p.num_rows * p.row_elems / 8;
+  if (parts == 0) return;
+  const auto kernel = p.scatters ? move_rows_kernel<true> : move_rows_kernel<false>;
+  kernel<<<blocks_for(parts), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+}
+
 void launch_widen_16bit(const void* from, float* to, int64_t elems, bool bf16, StreamHandle stream) {
   if (elems == 0) return;
   const auto kernel = bf16 ? widen_16bit_kernel<true> : widen_16bit_kernel<false>;
@@ -141,7 +167,8 @@ void launch_round_twice(const float* from, float* to, int64_t elems, bool first_
 void launch_pack(const PackParams& p, StreamHandle stream) {
   if (p.num_pieces == 0 || p.max_tokens == 0) return;
   const dim3 grid(static_cast<unsigned>(p.max_tokens), static_cast<unsigned>(p.num_pieces));
-  const auto kernel = p.bf16 ? pack_kernel<true> : pack_kernel<false>;
+  const auto kernel = p.bf16 ? (p.rows_are_16bit ? pack_kernel<true, true> : pack_kernel<true, false>)
+                             : (p.rows_are_16bit ? pack_kernel<false, true> : pack_kernel<false, false>);
   kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
 }
 

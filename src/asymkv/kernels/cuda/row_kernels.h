@@ -19,6 +19,18 @@ struct NarrowParams {
 };
 void launch_narrow(const NarrowParams& params, StreamHandle stream);
 
+// Rows of 16-bit elements (row_elems a multiple of 8): row rows[i] of `from` to row i of `to`, or with `scatters` row i
+// to row rows[i].
+struct MoveRowsParams {
+  const void* from = nullptr;
+  void* to = nullptr;
+  const int32_t* rows = nullptr;
+  int64_t num_rows = 0;
+  int64_t row_elems = 0;
+  bool scatters = false;
+};
+void launch_move_rows(const MoveRowsParams& params, StreamHandle stream);
+
 // 16 bits to FP32, exactly.
 void launch_widen_16bit(const void* from, float* to, int64_t elems, bool bf16, StreamHandle stream);
 
@@ -28,7 +40,7 @@ void launch_round_twice(const float* from, float* to, int64_t elems, bool first_
 
 // Fresh rows of one sequence, and the page of 16 slots that its first one goes to.
 struct alignas(16) FreshPiece {
-  const float* k = nullptr;  // [token][kv head][head_dim]
+  const float* k = nullptr;  // [token][kv head][head_dim], FP32 or 16 bits
   const float* v = nullptr;
   int32_t num_tokens = 0;
   int32_t first_page = 0;
@@ -41,6 +53,7 @@ struct PackParams {
   int32_t head_dim = 0;
   std::byte* blocks = nullptr;  // tiled-1, both sides 16 bits wide
   bool bf16 = true;
+  bool rows_are_16bit = false;  // of the same type, else FP32
 };
 void launch_pack(const PackParams& params, StreamHandle stream);
 

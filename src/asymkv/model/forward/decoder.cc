@@ -5,168 +5,27 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/model/forward/decoder_parts.h"
 
 namespace asymkv {
 namespace {
 
-constexpr int64_t kInitialPositions = 1024;
 constexpr size_t kLossRows = 128;  // rows whose logits are held at once to score them
-
-// Matrices of the same row length stacked into one as they are stored, so that one product serves them all.
-WeightMatrix read_matrix(const WeightSource& source, const std::vector<std::string>& names) {
-  WeightMatrix stacked(source.info(names.front()).row_elems());
-  for (const std::string& name : names) source.append_stored(name, stacked);
-  source.drop_resident_pages();
-  return stacked;
-}
-
-std::vector<float> read_optional(const WeightSource& source, const std::string& name) {
-  return source.contains(name) ? source.read_f32(name) : std::vector<float>();
-}
-
-// The matrices that make up [q | k | v] and [gate | up]: one where the file stores them fused.
-std::vector<std::string> qkv_names(const ModelConfig& config, const std::string& attention) {
-  if (config.fused_projections) return {attention + "qkv_proj.weight"};
-  return {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"};
-}
-
-std::vector<std::string> gate_up_names(const ModelConfig& config, const std::string& layer) {
-  if (config.fused_projections) return {layer + "mlp.gate_up_proj.weight"};
-  return {layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"};
-}
-
-std::vector<float> read_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
-  std::vector<float> weight = source.read_f32(name);
-  for (float& w : weight) w += static_cast<float>(config.norm_weight_offset);
-  return weight;
-}
 
 // Whether a chunk attends to what a cache holds: to earlier tokens, or to its own once they are stored.
 bool reads_stored(const ForwardChunk& chunk) {
   return chunk.start_pos > 0 || chunk.own_reads == OwnReads::kStored;
 }
 
+// Where element `elem` of rows of a type lies.
+float* at_elem(const FloatArray& rows, DType dtype, int64_t elem) {
+  return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(rows.data()) + elem * dtype_bytes(dtype));
+}
+
 }  // namespace
 
 ForwardChunk append_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads own_reads) {
   return {tokens, sequence.num_tokens(), {&sequence}, &sequence, own_reads};
-}
-
-// Matrices and vectors where the backend's operations read them.
-struct Decoder::Weights {
-  struct Layer {
-    FloatArray input_norm;
-    WeightMatrix qkv;   // [q | k | v rows, hidden]
-    FloatArray q_bias;  // empty without bias
-    FloatArray k_bias;
-    std::vector<float> host_k_bias;
-    FloatArray v_bias;
-    WeightMatrix o;
-    FloatArray o_bias;
-    FloatArray q_norm;  // [head_dim]; empty without QK-norm
-    FloatArray k_norm;
-    FloatArray mlp_norm;
-    FloatArray post_attention_norm;  // empty where the residual is added as computed
-    FloatArray post_mlp_norm;
-    WeightMatrix gate_up;  // [gate | up rows, hidden]
-    WeightMatrix down;
-  };
-  WeightMatrix embedding;  // rows are read by the host
-  std::vector<Layer> layers;
-  FloatArray final_norm;
-  WeightMatrix lm_head;  // empty if tied
-
-  const WeightMatrix& output_matrix() const { return lm_head.empty() ? embedding : lm_head; }
-};
-
-// A forward pass laid out in rows.
-struct Decoder::Batch {
-  struct Row {
-    int64_t begin = 0;
-    int64_t count = 0;
-  };
-  std::span<const ForwardChunk> chunks;
-  std::vector<Row> rows;           // of each chunk
-  std::vector<int32_t> tokens;     // of each row
-  std::vector<int32_t> positions;  // of each row
-  int64_t num_rows = 0;
-  // A cache that gets rows of this pass, and the slot of each row; -1: none of its own.
-  struct Write {
-    KvCache* cache = nullptr;
-    std::vector<int64_t> slots;
-  };
-  std::vector<Write> writes;
-  DType native_dtype = DType::kBF16;
-  bool wants_fresh = false;  // a chunk reads its own rows before they are stored, or an observer does
-};
-
-struct Decoder::Scratch {
-  FloatArray x;          // residual stream [rows, hidden]
-  FloatArray normed;     // [rows, hidden]
-  FloatArray branch;     // [rows, hidden] of a branch that is normed before it is added; else empty
-  FloatArray qkv;        // [rows, q + k + v]
-  FloatArray q;          // [rows, q]
-  FloatArray k;          // [rows, k]
-  FloatArray v;          // [rows, v]
-  FloatArray fresh_k;    // [rows, k]
-  FloatArray fresh_v;    // [rows, v]
-  FloatArray attended;   // [rows, q]
-  FloatArray gate_up;    // [up to mlp_rows(), 2 intermediate]
-  FloatArray activated;  // [up to mlp_rows(), intermediate]
-};
-
-Decoder::Decoder(const ModelConfig& config, const WeightSource& weights, Backends backends)
-    : config_(config), backends_(std::move(backends)), weights_(std::make_unique<Weights>()) {
-  ropes_.resize(config.ropes.size());
-  reserve_positions(std::min(kInitialPositions, position_limit(1)));
-  const ModelBackend& backend = *backends_.model;
-  weights_->embedding = read_matrix(weights, {"model.embed_tokens.weight"});
-  weights_->final_norm = place_values(backend, read_norm(weights, "model.norm.weight", config));
-  if (config.tie_word_embeddings) {
-    backend.place(weights_->embedding, true);
-  } else {
-    backend.place_rows(weights_->embedding);
-    weights_->lm_head = read_matrix(weights, {"lm_head.weight"});
-    backend.place(weights_->lm_head, false);
-  }
-  for (int64_t i = 0; i < config.num_layers; ++i) read_layer(weights, i);
-}
-
-void Decoder::read_layer(const WeightSource& weights, int64_t layer_idx) {
-  const ModelBackend& backend = *backends_.model;
-  const std::string layer = fmt::format("model.layers.{}.", layer_idx);
-  const std::string attention = layer + "self_attn.";
-  const auto matrix = [&](const std::vector<std::string>& names) {
-    WeightMatrix read = read_matrix(weights, names);
-    backend.place(read, false);
-    return read;
-  };
-  const auto norm = [&](const std::string& name) { return place_values(backend, read_norm(weights, name, config_)); };
-  const auto bias = [&](const std::string& name) { return place_values(backend, read_optional(weights, name)); };
-  Weights::Layer w;
-  w.input_norm = norm(layer + "input_layernorm.weight");
-  w.qkv = matrix(qkv_names(config_, attention));
-  w.q_bias = bias(attention + "q_proj.bias");
-  w.host_k_bias = read_optional(weights, attention + "k_proj.bias");
-  w.k_bias = place_values(backend, w.host_k_bias);
-  w.v_bias = bias(attention + "v_proj.bias");
-  w.o = matrix({attention + "o_proj.weight"});
-  w.o_bias = bias(attention + "o_proj.bias");
-  if (config_.qk_norm) {
-    w.q_norm = norm(attention + "q_norm.weight");
-    w.k_norm = norm(attention + "k_norm.weight");
-  }
-  FloatArray after_attention = norm(layer + "post_attention_layernorm.weight");
-  if (config_.post_norms) {
-    w.post_attention_norm = std::move(after_attention);
-    w.mlp_norm = norm(layer + "pre_feedforward_layernorm.weight");
-    w.post_mlp_norm = norm(layer + "post_feedforward_layernorm.weight");
-  } else {
-    w.mlp_norm = std::move(after_attention);
-  }
-  w.gate_up = matrix(gate_up_names(config_, layer));
-  w.down = matrix({layer + "mlp.down_proj.weight"});
-  weights_->layers.push_back(std::move(w));
 }
 
 Decoder::~Decoder() = default;
@@ -282,6 +141,19 @@ DType Decoder::fresh_dtype(const Batch& batch) {
   return dtype;
 }
 
+// Operands all the way from one product to the next, where nothing on the way wants FP32: a change of the queries, a
+// second family of kernels, an observer, or a fresh row of another type.
+DType Decoder::row_dtype(const Batch& batch, const ForwardObserver* observer) const {
+  const DType operand = backends_.model->operand_dtype();
+  const bool changes_queries =
+      config_.query_temperature != 0.0 || std::ranges::any_of(batch.chunks, [](const ForwardChunk& chunk) {
+        return chunk.context != nullptr && chunk.context->cache().config().use.query_dtype;
+      });
+  const bool keeps = observer == nullptr && backends_.control == nullptr && !changes_queries &&
+                     batch.native_dtype == operand && fresh_dtype(batch) == operand;
+  return keeps ? operand : DType::kF32;
+}
+
 const AttentionBackend& Decoder::attention_of(const KvCache& cache) const {
   if (!cache.config().use.control_kernels) return *backends_.attention;
   ASYMKV_CHECK(backends_.control != nullptr, "a cache of the control kernels without such a family");
@@ -309,8 +181,8 @@ AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, in
     sequence.query_dtype = chunk.context->cache().config().use.query_dtype;
   }
   if (fresh) {
-    sequence.fresh_k = scratch.fresh_k.data() + sequence.query_row * k_dim;
-    sequence.fresh_v = scratch.fresh_v.data() + sequence.query_row * k_dim;
+    sequence.fresh_k = at_elem(scratch.fresh_k, batch.row_dtype, sequence.query_row * k_dim);
+    sequence.fresh_v = at_elem(scratch.fresh_v, batch.row_dtype, sequence.query_row * k_dim);
     sequence.num_fresh = sequence.num_queries;
   }
   if (sequence.query_dtype) {
@@ -334,6 +206,7 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   params.out = scratch.attended.data();
   params.rope = &rope(layer_idx);
   params.fresh_dtype = fresh_dtype(batch);
+  params.row_dtype = batch.row_dtype;
   for (const AttentionBackend* attention : {backends_.attention.get(), backends_.control.get()}) {
     std::vector<AttendSequence> sequences;
     for (size_t c = 0; c < batch.chunks.size(); ++c) {
@@ -362,6 +235,7 @@ void Decoder::write_family(const Batch& batch, int64_t layer_idx, const Attentio
   if (targets.empty() && !reads) return;
   WriteKvParams params;
   params.num_tokens = batch.num_rows;
+  params.row_dtype = batch.row_dtype;
   params.k = scratch.k.data();
   params.v = scratch.v.data();
   params.k_bias = k_bias.data();
@@ -402,8 +276,12 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
   norm_operand(0, rows, w.input_norm, scratch);
-  backends_.model->linear(
-      {.rows = rows, .x = scratch.normed.data(), .w = &w.qkv, .y = scratch.qkv.data(), .x_is_operand = true});
+  backends_.model->linear({.rows = rows,
+                           .x = scratch.normed.data(),
+                           .w = &w.qkv,
+                           .y = scratch.qkv.data(),
+                           .x_is_operand = true,
+                           .y_is_operand = true});
   PrepareQkvParams params;
   params.split = {rows,
                   config_.num_q_heads * config_.head_dim,
@@ -420,6 +298,7 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
   params.k_norm = w.k_norm.data();
   params.rope = &rope(layer_idx);
   params.positions = batch.positions;
+  params.row_dtype = batch.row_dtype;
   backends_.model->prepare_qkv(params);
 }
 
@@ -454,8 +333,13 @@ void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scra
   if (observer != nullptr) observe(layer_idx, batch, scratch, *observer);
   attend_all(batch, layer_idx, scratch);
   const bool post = !w.post_attention_norm.empty();
-  backends_.model->linear(
-      {rows, scratch.attended.data(), &w.o, w.o_bias.data(), post ? scratch.branch.data() : scratch.x.data(), !post});
+  backends_.model->linear({.rows = rows,
+                           .x = scratch.attended.data(),
+                           .w = &w.o,
+                           .bias = w.o_bias.data(),
+                           .y = post ? scratch.branch.data() : scratch.x.data(),
+                           .accumulate = !post,
+                           .x_is_operand = batch.row_dtype == backends_.model->operand_dtype()});
   if (post) add_normed(rows, w.post_attention_norm, scratch);
 }
 
@@ -513,6 +397,7 @@ FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType nativ
   batch.wants_fresh = observer != nullptr || std::ranges::any_of(chunks, [](const ForwardChunk& chunk) {
                         return chunk.own_reads == OwnReads::kFresh;
                       });
+  batch.row_dtype = row_dtype(batch, observer);
   Scratch scratch = make_scratch(batch.num_rows);
   backends_.model->embed(weights_->embedding, batch.tokens, static_cast<float>(config_.embedding_scale),
                          scratch.x.data());

@@ -114,6 +114,7 @@ class Decoder {
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
   static void append_rows(Batch& batch);
   static DType fresh_dtype(const Batch& batch);
+  DType row_dtype(const Batch& batch, const ForwardObserver* observer) const;
   FloatArray run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer);
   Scratch make_scratch(int64_t rows) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;

@@ -78,7 +78,12 @@ void CudaModel::prepare_qkv(const PrepareQkvParams& params) const {
                params.split.rows);
   for (const int32_t position : params.positions) params.rope->cos_row(position);  // throws outside the table
   const DeviceTables::Rope tables = tables_->rope(*params.rope);
-  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs()});
+  ASYMKV_CHECK(params.row_dtype == DType::kF32 || params.row_dtype == operand_dtype(), "rows of {}",
+               dtype_name(params.row_dtype));
+  ASYMKV_CHECK(params.rope->num_pairs() % 2 == 0 && params.rope->num_pairs() <= 128, "heads of {} channels",
+               2 * params.rope->num_pairs());
+  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs(),
+                              linear_.rounds()});
   check_launches();
 }
 
@@ -104,12 +109,15 @@ void CudaModel::cap_softly(float cap, int64_t elems, float* x) const {
 }
 
 std::vector<std::optional<int32_t>> CudaModel::finite_argmax(int64_t rows, int64_t dim, const float* x) const {
-  const DeviceBuffer on_device(rows * static_cast<int64_t>(sizeof(int32_t)));
-  launch_finite_argmax(rows, dim, x, on_device.as<int32_t>());
+  std::vector<unsigned long long> ranks(static_cast<size_t>(rows));
+  const std::shared_ptr<void> on_device = stream_copy(std::as_bytes(std::span(ranks)));
+  launch_finite_argmax(rows, dim, x, static_cast<unsigned long long*>(on_device.get()));
   check_launches();
+  if (rows > 0) ASYMKV_CUDA(cudaMemcpy(ranks.data(), on_device.get(), ranks.size() * 8, cudaMemcpyDeviceToHost));
   std::vector<std::optional<int32_t>> best;
-  for (const int32_t idx : to_host<int32_t>(on_device, rows)) {
-    best.push_back(idx < 0 ? std::nullopt : std::optional(idx));
+  for (const unsigned long long rank : ranks) {
+    best.push_back(rank == kNotFinite ? std::nullopt
+                                      : std::optional(static_cast<int32_t>(~static_cast<uint32_t>(rank))));
   }
   return best;
 }

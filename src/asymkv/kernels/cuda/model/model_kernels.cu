@@ -13,6 +13,8 @@ namespace asymkv::cuda {
 namespace {
 
 constexpr int64_t kWarpRowElems = 512;  // shorter rows are normed by a warp each
+constexpr int64_t kFewRows = 264;       // two for each multiprocessor: each row then gets a large block
+constexpr int64_t kArgmaxElems = 4096;
 
 __device__ __forceinline__ float warp_sum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
@@ -52,6 +54,13 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p) {
   for (int64_t i = threadIdx.x; i < p.dim; i += kThreads) p.x[blockIdx.x * p.dim + i] = p.scale * load(row + i);
 }
 
+// kStep elements that one load or store moves.
+template <typename T, int kStep>
+struct alignas(sizeof(T) * kStep) Elements {
+  T at[kStep];
+};
+
+// Rows of any length, twice read.
 template <int kRowThreads, typename T>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormParams p) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads;
@@ -65,6 +74,38 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormParams p) {
   for (int64_t i = first; i < p.dim; i += kRowThreads) store(y + i, x[i] * factor * p.weight[i]);
 }
 
+// One block a row, which its threads hold in kParts quads of elements each: for dims that are multiples of 4.
+template <int kRowThreads, int kParts, typename T>
+__global__ void __launch_bounds__(kRowThreads) rms_norm_quads_kernel(RmsNormParams p) {
+  using Quad = Elements<float, 4>;
+  const int quads = static_cast<int>(p.dim) / 4;
+  const auto* x = reinterpret_cast<const Quad*>(p.x + int64_t{blockIdx.x} * p.dim);
+  const auto* weight = reinterpret_cast<const Quad*>(p.weight);
+  auto* y = reinterpret_cast<Elements<T, 4>*>(reinterpret_cast<T*>(p.y) + int64_t{blockIdx.x} * p.dim);
+  Quad held[kParts] = {};
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kRowThreads;
+    if (at < quads) held[i] = x[at];
+  }
+  float sum = 0.0F;
+#pragma unroll
+  for (const Quad& part : held) {
+    for (const float e : part.at) sum += e * e;
+  }
+  const float factor = 1.0F / sqrtf(row_sum<kRowThreads>(sum) / static_cast<float>(p.dim) + p.eps);
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kRowThreads;
+    if (at >= quads) continue;
+    const Quad w = weight[at];
+    Elements<T, 4> out;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) store(out.at + e, held[i].at[e] * factor * w.at[e]);
+    y[at] = out;
+  }
+}
+
 template <Gate kGate>
 __device__ __forceinline__ float gated(float x) {
   if constexpr (kGate == Gate::kSilu) return x / (1.0F + expf(-x));
@@ -72,12 +113,6 @@ __device__ __forceinline__ float gated(float x) {
   const float inner = x * (1.0F + 0.044715F * x * x);
   return x / (1.0F + expf(-1.5957691216057308F * inner));
 }
-
-// kStep elements that one load or store moves.
-template <typename T, int kStep>
-struct alignas(sizeof(T) * kStep) Elements {
-  T at[kStep];
-};
 
 // One row for each blockIdx.y, kStep elements a thread and step; kStep divides p.dim.
 template <Gate kGate, typename T, int kStep>
@@ -106,46 +141,60 @@ void launch_gate_mul_of(const GateParams& p) {
   }
 }
 
-// One warp a (row, head of q, k or v), a lane every 32nd RoPE pair.
+// One warp a (row, head of q, k or v), a lane two neighbouring RoPE pairs of every 64.
+template <typename In, typename Out>
 __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams p, RotateParams r) {
-  constexpr int kMaxPairs = 4;  // of a lane: heads of up to 256 channels
+  constexpr int kMaxParts = 2;  // of a lane: heads of up to 256 channels
+  using Two = Elements<float, 2>;
   const auto half = static_cast<int>(r.num_pairs), dim = half + half;
   const auto num_q = static_cast<int>(p.split.q_dim) / dim, num_kv = static_cast<int>(p.split.kv_dim) / dim;
   const int head = static_cast<int>(blockIdx.y) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
   if (head >= num_q + num_kv + num_kv) return;
   const bool is_q = head < num_q, is_k = !is_q && head < num_q + num_kv;
   const int64_t row = blockIdx.x;
-  const float* from = p.split.qkv + row * (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) + int64_t{head} * dim;
+  const In* from = reinterpret_cast<const In*>(p.split.qkv) + row * (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) +
+                   int64_t{head} * dim;
   const int own = is_q ? head : is_k ? head - num_q : head - num_q - num_kv;
-  float* to = is_q ? p.split.q + row * p.split.q_dim : (is_k ? p.split.k : p.split.v) + row * p.split.kv_dim;
-  to += int64_t{own} * dim;
+  float* to_rows = is_q ? p.split.q : is_k ? p.split.k : p.split.v;
+  Out* to = reinterpret_cast<Out*>(to_rows) + row * (is_q ? p.split.q_dim : p.split.kv_dim) + int64_t{own} * dim;
   const float* bias = is_q ? p.split.q_bias : is_k ? nullptr : p.split.v_bias;
   const float* norm = is_q ? p.q_norm : is_k ? p.k_norm : nullptr;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float low[kMaxPairs], high[kMaxPairs];
+  Two low[kMaxParts], high[kMaxParts];
   float sum = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kMaxPairs; ++i) {
-    const int pair = lane + 32 * i;
+  for (int i = 0; i < kMaxParts; ++i) {
+    const int pair = 2 * lane + 64 * i;
     if (pair >= half) continue;
-    low[i] = from[pair] + (bias == nullptr ? 0.0F : bias[own * dim + pair]);
-    high[i] = from[pair + half] + (bias == nullptr ? 0.0F : bias[own * dim + pair + half]);
-    sum += low[i] * low[i] + high[i] * high[i];
+    const auto x = *reinterpret_cast<const Elements<In, 2>*>(from + pair);
+    const auto y = *reinterpret_cast<const Elements<In, 2>*>(from + pair + half);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      low[i].at[e] = load(x.at + e) + (bias == nullptr ? 0.0F : bias[own * dim + pair + e]);
+      high[i].at[e] = load(y.at + e) + (bias == nullptr ? 0.0F : bias[own * dim + pair + half + e]);
+      sum += low[i].at[e] * low[i].at[e] + high[i].at[e] * high[i].at[e];
+    }
   }
   const float factor = norm == nullptr ? 1.0F : 1.0F / sqrtf(warp_sum(sum) / static_cast<float>(dim) + p.eps);
   const int64_t table = int64_t{r.positions[row]} * half;
 #pragma unroll
-  for (int i = 0; i < kMaxPairs; ++i) {
-    const int pair = lane + 32 * i;
+  for (int i = 0; i < kMaxParts; ++i) {
+    const int pair = 2 * lane + 64 * i;
     if (pair >= half) continue;
-    float a = low[i], b = high[i];
-    if (norm != nullptr) {
-      a *= factor * norm[pair];
-      b *= factor * norm[pair + half];
+    Elements<Out, 2> x, y;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float a = low[i].at[e], b = high[i].at[e];
+      if (norm != nullptr) {
+        a *= factor * norm[pair + e];
+        b *= factor * norm[pair + half + e];
+      }
+      const float c = is_q ? r.cosines[table + pair + e] : 1.0F, s = is_q ? r.sines[table + pair + e] : 0.0F;
+      store(x.at + e, is_q ? a * c - b * s : a);
+      store(y.at + e, is_q ? b * c + a * s : b);
     }
-    const float c = is_q ? r.cosines[table + pair] : 1.0F, s = is_q ? r.sines[table + pair] : 0.0F;
-    to[pair] = is_q ? a * c - b * s : a;
-    to[pair + half] = is_q ? b * c + a * s : b;
+    *reinterpret_cast<Elements<Out, 2>*>(to + pair) = x;
+    *reinterpret_cast<Elements<Out, 2>*>(to + pair + half) = y;
   }
 }
 
@@ -184,34 +233,29 @@ __global__ void __launch_bounds__(kThreads) cap_softly_kernel(float cap, int64_t
   for (int64_t i = first_index(); i < elems; i += index_step()) x[i] = cap * tanhf(x[i] / cap);
 }
 
-// The better of two candidates: larger, and first among equals; one that is not finite (index -1) beats all.
-struct Candidate {
-  float value;
-  int32_t idx;
-};
-__device__ __forceinline__ Candidate better(Candidate a, Candidate b) {
-  if (a.idx < 0 || b.idx < 0) return {0.0F, -1};
-  return a.value > b.value || (a.value == b.value && a.idx < b.idx) ? a : b;
+// An element as a number that is larger for a larger element and, among equals, for the first; largest of all for one
+// that is not finite. -0 and 0 are equal.
+__device__ __forceinline__ unsigned long long rank_of(float x, int64_t idx) {
+  if (!isfinite(x)) return kNotFinite;
+  const uint32_t bits = __float_as_uint(x + 0.0F);
+  const uint32_t ordered = (bits & 0x80000000U) != 0U ? ~bits : bits | 0x80000000U;
+  return static_cast<unsigned long long>(ordered) << 32 | (0xFFFFFFFFU - static_cast<uint32_t>(idx));
 }
 
-// One block a row.
-__global__ void __launch_bounds__(kThreads) finite_argmax_kernel(int64_t dim, const float* x, int32_t* best) {
-  const float* row = x + int64_t{blockIdx.x} * dim;
-  Candidate mine{-INFINITY, INT32_MAX};
-  for (int64_t i = threadIdx.x; i < dim; i += kThreads) {
-    const float value = row[i];
-    mine = better(mine, isfinite(value) ? Candidate{value, static_cast<int32_t>(i)} : Candidate{0.0F, -1});
-  }
-  __shared__ Candidate candidates[kThreads];
-  candidates[threadIdx.x] = mine;
+// Blocks (part, row) of kArgmaxElems elements each; best [rows] starts at zero.
+__global__ void __launch_bounds__(kThreads)
+    finite_argmax_kernel(int64_t dim, const float* x, unsigned long long* best) {
+  const float* row = x + int64_t{blockIdx.y} * dim;
+  const int64_t begin = int64_t{blockIdx.x} * kArgmaxElems, end = min(dim, begin + kArgmaxElems);
+  unsigned long long mine = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) mine = max(mine, rank_of(row[i], i));
+  for (int step = 16; step > 0; step /= 2) mine = max(mine, __shfl_xor_sync(0xffffffffU, mine, step));
+  __shared__ unsigned long long of_warps[kThreads / 32];
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = mine;
   __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      candidates[threadIdx.x] = better(candidates[threadIdx.x], candidates[threadIdx.x + half]);
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) best[blockIdx.x] = candidates[0].idx;
+  if (threadIdx.x > 0) return;
+  for (const unsigned long long other : of_warps) mine = max(mine, other);
+  atomicMax(best + blockIdx.y, mine);
 }
 
 // One block a row.
@@ -249,13 +293,25 @@ void launch_embed(const EmbedParams& p) {
 
 void launch_rms_norm(const RmsNormParams& p, bool to_bf16) {
   if (p.rows == 0) return;
+  const auto rows = static_cast<unsigned>(p.rows);
   if (p.dim <= kWarpRowElems) {
-    constexpr int64_t kRows = kThreads / 32;
+    constexpr unsigned kRows = kThreads / 32;
     const auto kernel = to_bf16 ? rms_norm_kernel<32, __nv_bfloat16> : rms_norm_kernel<32, float>;
-    kernel<<<static_cast<unsigned>((p.rows + kRows - 1) / kRows), kThreads>>>(p);
-  } else {
+    kernel<<<(rows + kRows - 1) / kRows, kThreads>>>(p);
+  } else if (p.dim % 4 != 0 || p.dim > 8192) {
     const auto kernel = to_bf16 ? rms_norm_kernel<kThreads, __nv_bfloat16> : rms_norm_kernel<kThreads, float>;
-    kernel<<<static_cast<unsigned>(p.rows), kThreads>>>(p);
+    kernel<<<rows, kThreads>>>(p);
+  } else if (p.rows <= kFewRows && p.dim > 2048) {
+    const auto kernel = to_bf16 ? rms_norm_quads_kernel<1024, 2, __nv_bfloat16> : rms_norm_quads_kernel<1024, 2, float>;
+    kernel<<<rows, 1024>>>(p);
+  } else if (p.dim > 4096) {
+    const auto kernel =
+        to_bf16 ? rms_norm_quads_kernel<kThreads, 8, __nv_bfloat16> : rms_norm_quads_kernel<kThreads, 8, float>;
+    kernel<<<rows, kThreads>>>(p);
+  } else {
+    const auto kernel =
+        to_bf16 ? rms_norm_quads_kernel<kThreads, 4, __nv_bfloat16> : rms_norm_quads_kernel<kThreads, 4, float>;
+    kernel<<<rows, kThreads>>>(p);
   }
 }
 
@@ -274,7 +330,10 @@ void launch_prepare_qkv(const PrepareQkvParams& p, const RotateParams& r) {
   constexpr int64_t kHeads = kThreads / 32;
   if (p.split.rows == 0) return;
   const dim3 grid(static_cast<unsigned>(p.split.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  prepare_qkv_kernel<<<grid, kThreads>>>(p, r);
+  const auto kernel = !r.qkv_is_bf16               ? prepare_qkv_kernel<float, float>
+                      : p.row_dtype == DType::kF32 ? prepare_qkv_kernel<__nv_bfloat16, float>
+                                                   : prepare_qkv_kernel<__nv_bfloat16, __nv_bfloat16>;
+  kernel<<<grid, kThreads>>>(p, r);
 }
 
 void launch_add(int64_t elems, const float* x, float* y) {
@@ -298,8 +357,11 @@ void launch_cap_softly(float cap, int64_t elems, float* x) {
   if (elems > 0) cap_softly_kernel<<<blocks_for(elems), kThreads>>>(cap, elems, x);
 }
 
-void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best) {
-  if (rows > 0) finite_argmax_kernel<<<static_cast<unsigned>(rows), kThreads>>>(dim, x, best);
+void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, unsigned long long* best) {
+  if (rows * dim == 0) return;
+  // grid.y ends at 65,535 rows: logits of so many would not fit.
+  const dim3 grid(static_cast<unsigned>((dim + kArgmaxElems - 1) / kArgmaxElems), static_cast<unsigned>(rows));
+  finite_argmax_kernel<<<grid, kThreads>>>(dim, x, best);
 }
 
 void launch_target_losses(int64_t rows, int64_t dim, const float* x, const int32_t* targets, double* losses) {

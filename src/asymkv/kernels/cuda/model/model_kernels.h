@@ -12,7 +12,8 @@ struct RotateParams {
   const float* cosines = nullptr;  // [position][num_pairs]
   const float* sines = nullptr;
   const int32_t* positions = nullptr;  // of each row
-  int64_t num_pairs = 0;
+  int64_t num_pairs = 0;               // even
+  bool qkv_is_bf16 = false;            // else FP32
 };
 
 // x[i] = scale * row rows[i] of a [.., dim] matrix.
@@ -46,8 +47,10 @@ void launch_scale_rows(int64_t rows, int64_t dim, const float* factors, float* x
 // round_row(kE4M3) of kv/codec.h, row by row.
 void launch_round_e4m3(int64_t rows, int64_t dim, float* x);
 void launch_cap_softly(float cap, int64_t elems, float* x);
-// best [rows]: index of each row's first largest element, -1 for a row with one that is not finite.
-void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, int32_t* best);
+// best [rows], zero before: raised to the rank of each row's first largest element, 2^32 - 1 less its index in the
+// lower half, or to kNotFinite where a row has an element that is not finite.
+constexpr unsigned long long kNotFinite = ~0ULL;
+void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, unsigned long long* best);
 // losses [rows]: target_losses().
 void launch_target_losses(int64_t rows, int64_t dim, const float* x, const int32_t* targets, double* losses);
 
