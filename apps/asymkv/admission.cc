@@ -184,6 +184,7 @@ Json result_to_json(const AdmissionResult& result) {
                  {"certificate", (result.folder / run_files::kCertificate).string()},
                  {"report", (result.folder / run_files::kReport).string()}};
   if (result.seconds) answer["seconds"] = *result.seconds;
+  if (result.device_memory_peak) answer["device_memory_peak_bytes"] = *result.device_memory_peak;
   if (!result.cost.empty()) answer["cost"] = cost_to_json(result.cost);
   return answer;
 }
@@ -191,6 +192,9 @@ Json result_to_json(const AdmissionResult& result) {
 void print_result(const AdmissionResult& result) {
   fmt::print("{}certificate: {}\nreport:      {}\n", result.table, (result.folder / run_files::kCertificate).string(),
              (result.folder / run_files::kReport).string());
+  if (result.device_memory_peak) {
+    fmt::print("GPU memory:  at most {:.2f} GiB in use\n", static_cast<double>(*result.device_memory_peak) * 0x1p-30);
+  }
 }
 
 int require_tier(const AdmissionResult& result, std::optional<Tier> required) {
@@ -202,6 +206,7 @@ int require_tier(const AdmissionResult& result, std::optional<Tier> required) {
 std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   const RunClock clock;
   RunRequest run = open_run(request);
+  const auto sampler = on_device(request.backends) ? sample_device_memory() : nullptr;
   const auto model = load_model(request.model, request.backends);
   run.arms = choose_arms(request, *model);
   const std::optional<FixedScales> scales = prepare_scales(request, *model, run.arms);
@@ -222,7 +227,11 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   AdmissionRecorder recorder(runner, *model, run, clock);
   // Processor time says little where another processor computes.
   CostMeter meter(recorder, on_device(request.backends) ? wall_seconds : processor_seconds);
-  MemoryGuard guard(meter, run.protocol, on_device(request.backends) ? host_and_device_memory_use : host_memory_use);
+  MemoryGuard guard(meter, run.protocol, [&] {
+    MemoryUse use = host_memory_use();
+    if (sampler != nullptr) use.device_peak = sampler->peak().bytes;
+    return use;
+  });
   const RunSummary summary = run_panels(run, guard);
   for (const std::string& repair : summary.repairs) print_note("repaired: {}\n", repair);
   if (scales) write_file_atomic(run.folder / run_files::kScales, canonical_json(scales->json) + "\n");
@@ -234,6 +243,7 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   check_bytes(runner, finished.bytes_per_token);
   AdmissionResult result = write_results(finished, run.folder);
   result.seconds = clock.seconds();
+  if (sampler != nullptr) result.device_memory_peak = sampler->peak().bytes;
   if (request.measure_cost) result.cost = meter.against_native(runner);
   return result;
 }

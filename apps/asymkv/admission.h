@@ -35,8 +35,9 @@ struct AdmissionResult {
   Json certificate;
   Json policy;
   std::string table;
-  std::vector<PanelCost> cost;    // where it was measured
-  std::optional<double> seconds;  // of this process, without that
+  std::vector<PanelCost> cost;                // where it was measured
+  std::optional<double> seconds;              // of this process, without that
+  std::optional<int64_t> device_memory_peak;  // bytes in use on the GPU, where it ran on one
 };
 
 // Writes certificate.json, policy.json and report.html of a finished run.

@@ -21,6 +21,7 @@
 #include "engine_workload.h"
 #include "kv_options.h"
 #include "llama_bench.h"
+#include "memory_guard.h"
 #include "option_values.h"
 #include "output_file.h"
 #include "run_record.h"
@@ -126,6 +127,16 @@ int64_t matrix_bytes(const LoadedModel& model, int activations) {
     const GgmlTypeTraits& traits = ggml_type_traits(parse_ggml_type(tensor.memory_type).value());
     bytes += widened ? tensor.num_elems() * device_bytes : tensor.num_elems() / traits.block_elems * traits.block_bytes;
   }
+  return bytes;
+}
+
+// Bytes that all matrices take on a GPU. Of an embedding that is not the output matrix, only one that needs no rounding
+// lies there: the others' rows are looked up on the host.
+int64_t placed_bytes(const LoadedModel& model, int activations) {
+  int64_t bytes = matrix_bytes(model, activations);
+  const TensorInfo& embedding = model.files.weights->info("model.embed_tokens.weight");
+  const bool kept = activations == 32 || embedding.memory_type == "BF16";
+  if (!model.config().tie_word_embeddings && kept) bytes += embedding.num_elems() * activations / 8;
   return bytes;
 }
 
@@ -343,8 +354,7 @@ KvOptions kv_options(const EngineBenchArgs& args, const std::string& kv) {
   return options;
 }
 
-std::unique_ptr<LoadedModel> open(const EngineBenchArgs& args) {
-  Backends backends = select_backends(args.device, parse_activations(args.activations));
+std::unique_ptr<LoadedModel> open(const EngineBenchArgs& args, Backends backends) {
   if (args.random_seed) return load_random_model(args.model, *args.random_seed, std::move(backends));
   return load_model(args.model, std::move(backends));
 }
@@ -358,18 +368,23 @@ Json report_head(const LoadedModel& model, double bandwidth, int64_t weights) {
           {"matrix_bytes", weights}};
 }
 
-Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& workloads, LoadedModel& model) {
+Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& workloads, LoadedModel& model,
+                   int64_t device_memory_before) {
   const bool gpu = on_device(model.decoder.backends());
   const double bandwidth = read_bandwidth(model);
   const int64_t weights = matrix_bytes(model, args.activations);
   const MatrixRates matrix = measure_matrix_rates(
       *model.decoder.backends().model, gpu ? kDeviceMatrixRows : kHostMatrixRows, gpu ? kDeviceMatrixSeconds : 0.0);
+  const auto sampler = gpu ? sample_device_memory() : nullptr;
   const WorkloadBench bench{model,
                             {bandwidth, matrix},
                             static_cast<double>(weights),
                             args.pool.empty() ? 0 : parse_byte_size(args.pool, "--pool"),
                             args.waves,
-                            gpu ? kDevicePrefillTokens : kPrefillChunk};
+                            gpu ? kDevicePrefillTokens : kPrefillChunk,
+                            sampler.get(),
+                            device_memory_before,
+                            static_cast<double>(placed_bytes(model, args.activations))};
   Json rows = Json::array();
   for (const Workload& workload : workloads) {
     model.decoder.reserve_positions(workload.total());  // throws beyond the model's
@@ -413,8 +428,11 @@ int run(const EngineBenchArgs& args) {
   // Before anything asks for the number of threads: it is fixed on first use.
   if (args.threads > 0) ::setenv("ASYMKV_NUM_THREADS", std::to_string(args.threads).c_str(), 1);
   const RunClock clock;
-  const auto model = open(args);
-  const Json report = workloads.empty() ? run_cases(args, *model, clock) : run_workloads(args, workloads, *model);
+  Backends backends = select_backends(args.device, parse_activations(args.activations));
+  const int64_t device_memory_before = on_device(backends) ? device_memory_use() : 0;
+  const auto model = open(args, std::move(backends));
+  const Json report =
+      workloads.empty() ? run_cases(args, *model, clock) : run_workloads(args, workloads, *model, device_memory_before);
   if (!args.out.empty()) write_file_atomic(args.out, report.dump(1) + "\n");
   args.json ? print_json(report) : print_table(report);
   return 0;

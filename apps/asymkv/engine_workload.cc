@@ -149,6 +149,33 @@ Json row_json(const WorkloadBench& bench, const Workload& workload, const Times&
           {"step_ratio", times.steps.empty() ? Json() : Json(median_of(times.steps) / ceiling.step_seconds)}};
 }
 
+// What a workload is planned to take on a GPU, beside the largest amount that was in use.
+Json memory_json(const WorkloadBench& bench, const Workload& workload, const KvCache& cache) {
+  if (bench.device_memory == nullptr) return nullptr;
+  const Decoder& decoder = bench.model.decoder;
+  const int64_t pass_rows = std::max(
+      std::min(prompts_of_a_pass(bench, workload), workload.running) * std::min(workload.input, bench.prefill_tokens),
+      workload.running);
+  const auto weights = static_cast<int64_t>(bench.placed_bytes);
+  const int64_t pages = cache.inventory().total();
+  const int64_t activations = std::max(decoder.pass_bytes(pass_rows, prompts_of_a_pass(bench, workload)),
+                                       decoder.pass_bytes(workload.running, workload.running));
+  const int64_t workspace = decoder.backends().model->workspace_bytes();
+  const int64_t planned = weights + pages + activations + workspace;
+  const MemorySampler::Peak peak = bench.device_memory->peak();
+  return {{"planned",
+           {{"weights", weights},
+            {"pages", pages},
+            {"activations", activations},
+            {"workspace", workspace},
+            {"total", planned}}},
+          {"before", bench.device_memory_before},
+          {"peak", peak.bytes},
+          {"beyond_plan", peak.bytes - bench.device_memory_before - planned},
+          {"samples", peak.samples},
+          {"interval_ms", bench.device_memory->interval().count()}};
+}
+
 int64_t parse_count(std::string_view text, std::string_view whole) {
   const std::optional<int64_t> value = parse_number<int64_t>(text);
   if (!value || *value <= 0 || *value > 1'000'000'000) {
@@ -227,6 +254,7 @@ Json run_workload(const WorkloadBench& bench, const KvOptions& kv, const Workloa
   Workload fitted = workload;
   fitted.running = fitting_sequences(bench, layout, workload);
   const int64_t slots = layout.pages_for(workload.total()) * resolved.page_size;
+  if (bench.device_memory != nullptr) bench.device_memory->restart();
   const auto cache = make_cache_for(bench.model, resolved, fitted.running * slots);
   Wave wave(bench, *cache, resolved.native_dtype);
   // Kernels and their tables are made on the first pass of a shape.
@@ -239,6 +267,7 @@ Json run_workload(const WorkloadBench& bench, const KvOptions& kv, const Workloa
   Json row = {{"kv", kv.kv}, {"scale", kv.scale}};
   row.update(row_json(bench, fitted, times, ceiling_of(bench, fitted, token_bytes(layout, bench.model.config()))));
   row["pool_bytes"] = cache->inventory().total();
+  row["device_memory"] = memory_json(bench, fitted, *cache);
   row["record"] = make_run_record(bench.model, *cache, {kv.kv, kv.scale}, clock);
   return row;
 }
@@ -256,6 +285,18 @@ void print_workloads(const Json& rows) {
                row["prefill_tokens_per_s"].get<double>(), row["prefill_share"].get<double>(),
                steps ? row["step_ms"]["median"].get<double>() : 0.0, ceiling["step_ms"].get<double>(),
                steps ? row["step_ratio"].get<double>() : 0.0);
+  }
+  for (const Json& row : rows) {
+    const Json& memory = row["device_memory"];
+    if (memory.is_null()) continue;
+    const auto gib = [](const Json& bytes) { return static_cast<double>(bytes.get<int64_t>()) * 0x1p-30; };
+    const Json& planned = memory["planned"];
+    fmt::print(
+        "{} {}/{}: GPU memory {:.2f} GiB before the model, then planned {:.2f} (weights {:.2f}, pages {:.2f}, "
+        "activations {:.2f}, workspace {:.2f}), {:+.2f} beyond\n",
+        row["kv"].get<std::string>(), row["input"].get<int64_t>(), row["output"].get<int64_t>(), gib(memory["before"]),
+        gib(planned["total"]), gib(planned["weights"]), gib(planned["pages"]), gib(planned["activations"]),
+        gib(planned["workspace"]), gib(memory["beyond_plan"]));
   }
 }
 

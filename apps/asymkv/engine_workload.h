@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "asymkv/device/memory_sampler.h"
 #include "asymkv/engine/loaded_model.h"
 #include "kv_options.h"
 #include "run_record.h"
@@ -42,6 +43,10 @@ struct WorkloadBench {
   int64_t pool_bytes = 0;      // for the pages of all sequences; 0: as many as `running` need
   int64_t waves = 1;           // timed
   int64_t prefill_tokens = 0;  // of one pass
+  // Of a GPU; null on a CPU.
+  MemorySampler* device_memory = nullptr;
+  int64_t device_memory_before = 0;  // in use before the model was loaded: the driver's, and other programs'
+  double placed_bytes = 0.0;         // of the model's matrices
 };
 
 // Sequences that run at once: the workload's, or as many as the pool holds. Throws Error{kUsage} if it holds none.

@@ -28,11 +28,13 @@ MemoryUse host_memory_use() {
   return {int64_t{usage.ru_maxrss} * 1024, 0};  // Linux counts KiB
 }
 
-MemoryUse host_and_device_memory_use() {
-  MemoryUse use = host_memory_use();
+int64_t device_memory_use() {
   const DeviceMemory memory = device_memory();
-  use.device = memory.total_bytes - memory.free_bytes;
-  return use;
+  return memory.total_bytes - memory.free_bytes;
+}
+
+std::unique_ptr<MemorySampler> sample_device_memory() {
+  return std::make_unique<MemorySampler>(device_memory_use, std::chrono::milliseconds(20));
 }
 
 MemoryGuard::MemoryGuard(CaseRunner& inner, const Protocol& protocol, std::function<MemoryUse()> measure)
@@ -56,7 +58,7 @@ void MemoryGuard::check() const {
   if (process_limit_ == 0 && device_limit_ == 0) return;
   const MemoryUse use = measure_();
   check_limit("process_limit_bytes", process_limit_, use.process_peak);
-  check_limit("device_limit_bytes", device_limit_, use.device);
+  check_limit("device_limit_bytes", device_limit_, use.device_peak);
 }
 
 }  // namespace asymkv::app

@@ -73,8 +73,8 @@ struct AttendParams {
   float* lse = nullptr;             // [rows, num_q_heads] natural log of the softmax denominator; may be null
   const RopeTable* rope = nullptr;  // needed where a cache removed a vector
   DType fresh_dtype = DType::kF32;  // a type that holds every fresh row exactly; device families want a 16-bit one
-  // Elements of q, out, fresh_k and fresh_v: FP32; or BF16, in the memory of as many floats, where the family takes
-  // rows as 16-bit products leave them (then every fresh row is BF16, too).
+  // Elements of q, out, fresh_k and fresh_v: FP32; or BF16 behind the same pointers, where the family takes rows as
+  // 16-bit products leave them (then every fresh row is BF16, too).
   DType row_dtype = DType::kF32;
   std::span<const AttendSequence> sequences;
 };

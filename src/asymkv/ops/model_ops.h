@@ -32,7 +32,7 @@ class FloatArray {
 };
 
 // An operand is an array that only goes from one operation to the next: FP32 elements, or what the backend's products
-// read where that is narrower (BF16 on CUDA with 16-bit activations), in the memory of as many floats.
+// read where that is narrower (BF16 on CUDA with 16-bit activations): operand_dtype().
 
 // y[rows, out] = x[rows, in] * w[out, in]^T (+ bias[out]) (+ y, if accumulate). out and in are the matrix's rows and
 // row length. FP32 accumulation; what the activations are rounded to is the backend's, named in its name(). On the CPU
@@ -93,6 +93,8 @@ class ModelBackend {
   virtual std::string_view name() const = 0;
   // Elements of an operand.
   virtual DType operand_dtype() const { return DType::kF32; }
+  // Memory that it keeps beside what it was asked for.
+  virtual int64_t workspace_bytes() const { return 0; }
 
   // Throws Error{kResourceExhausted} if there is not so much memory.
   virtual FloatArray allocate(int64_t elems) const = 0;

@@ -13,7 +13,8 @@ namespace asymkv {
 //
 // Where it differs from the FP32 families, because these kernels take 16-bit rows as a GPU's projections leave them:
 // - keys and values to be written are rounded to native_dtype before bias and RoPE; an FP32 native_dtype is refused;
-// - queries, and what comes back from one launch, are rounded to BF16 (BF16 keys) or FP16 (others);
+// - queries, and what comes back from one launch, are rounded to BF16 (BF16 keys) or FP16 (others); BF16 rows
+//   (row_dtype) are taken as they are, whatever the keys, and come back as BF16;
 // - fresh_dtype must be BF16 or FP16 (Error{kUnsupported} otherwise).
 // Throws Error{kUnsupported} with cuda_attention_refusal() where it cannot run.
 std::unique_ptr<AttentionBackend> make_cuda_attention(std::shared_ptr<cuda::DeviceTables> tables);

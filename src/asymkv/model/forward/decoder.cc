@@ -364,24 +364,41 @@ void Decoder::run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const {
   if (post) add_normed(rows, w.post_mlp_norm, scratch);
 }
 
-Decoder::Scratch Decoder::make_scratch(int64_t rows) const {
-  const ModelBackend& backend = *backends_.model;
+// Every array through take(), which is given its elements as floats.
+Decoder::Scratch Decoder::make_scratch(int64_t rows, DType row_dtype,
+                                       const std::function<FloatArray(int64_t)>& take) const {
   const int64_t q_dim = config_.num_q_heads * config_.head_dim;
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
-  const int64_t mlp_rows = std::min(rows, backend.mlp_rows());
+  const int64_t mlp_rows = std::min(rows, backends_.model->mlp_rows());
+  const auto take_of = [&](DType dtype, int64_t elems) {
+    const int64_t a_float = dtype_bytes(DType::kF32) / dtype_bytes(dtype);
+    return take((elems + a_float - 1) / a_float);
+  };
+  const auto operand = [&](int64_t elems) { return take_of(backends_.model->operand_dtype(), elems); };
   Scratch scratch;
-  scratch.x = backend.allocate(rows * config_.hidden_size);
-  scratch.normed = backend.allocate(rows * config_.hidden_size);
-  if (config_.post_norms) scratch.branch = backend.allocate(rows * config_.hidden_size);
-  scratch.qkv = backend.allocate(rows * (q_dim + k_dim + k_dim));
-  scratch.q = backend.allocate(rows * q_dim);
+  scratch.x = take(rows * config_.hidden_size);
+  scratch.normed = operand(rows * config_.hidden_size);
+  if (config_.post_norms) scratch.branch = take(rows * config_.hidden_size);
+  scratch.qkv = operand(rows * (q_dim + k_dim + k_dim));
+  scratch.q = take_of(row_dtype, rows * q_dim);
   for (FloatArray* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
-    *side = backend.allocate(rows * k_dim);
+    *side = take_of(row_dtype, rows * k_dim);
   }
-  scratch.attended = backend.allocate(rows * q_dim);
-  scratch.gate_up = backend.allocate(mlp_rows * (config_.intermediate_size + config_.intermediate_size));
-  scratch.activated = backend.allocate(mlp_rows * config_.intermediate_size);
+  scratch.attended = take_of(row_dtype, rows * q_dim);
+  scratch.gate_up = operand(mlp_rows * (config_.intermediate_size + config_.intermediate_size));
+  scratch.activated = operand(mlp_rows * config_.intermediate_size);
   return scratch;
+}
+
+int64_t Decoder::pass_bytes(int64_t rows, int64_t logit_rows) const {
+  int64_t floats = 0;
+  make_scratch(rows, backends_.model->operand_dtype(), [&](int64_t elems) {
+    floats += elems;
+    return FloatArray();
+  });
+  // Rows of the last norm, as computed and as the product reads them, and logits.
+  const int64_t operand_bytes = logit_rows * config_.hidden_size * dtype_bytes(backends_.model->operand_dtype());
+  return (floats + logit_rows * (config_.hidden_size + config_.vocab_size)) * dtype_bytes(DType::kF32) + operand_bytes;
 }
 
 // The residual stream after the last layer.
@@ -398,7 +415,8 @@ FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType nativ
                         return chunk.own_reads == OwnReads::kFresh;
                       });
   batch.row_dtype = row_dtype(batch, observer);
-  Scratch scratch = make_scratch(batch.num_rows);
+  Scratch scratch =
+      make_scratch(batch.num_rows, batch.row_dtype, [&](int64_t floats) { return backends_.model->allocate(floats); });
   backends_.model->embed(weights_->embedding, batch.tokens, static_cast<float>(config_.embedding_scale),
                          scratch.x.data());
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {

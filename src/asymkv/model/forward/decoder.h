@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -100,6 +101,10 @@ class Decoder {
   // that a large vocabulary needs little memory.
   std::vector<double> target_losses(std::span<const float> hidden_rows, std::span<const int32_t> targets) const;
 
+  // Bytes of the model backend's memory that a greedy step of `rows` tokens takes while it runs, with logits of
+  // `logit_rows` of them; what attention needs beside its rows is not in it.
+  int64_t pass_bytes(int64_t rows, int64_t logit_rows) const;
+
   int64_t max_positions() const { return ropes_.front().num_positions(); }
   // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other
   // frequencies in a long context: the first call beyond its original length switches to them for good, and throws
@@ -116,7 +121,7 @@ class Decoder {
   static DType fresh_dtype(const Batch& batch);
   DType row_dtype(const Batch& batch, const ForwardObserver* observer) const;
   FloatArray run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer);
-  Scratch make_scratch(int64_t rows) const;
+  Scratch make_scratch(int64_t rows, DType row_dtype, const std::function<FloatArray(int64_t)>& take) const;
   void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
   void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
   void scale_queries(const Batch& batch, Scratch& scratch) const;

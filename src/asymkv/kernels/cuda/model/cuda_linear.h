@@ -23,6 +23,7 @@ class CudaLinear {
   // Whether place() keeps every value of this matrix.
   bool keeps(const WeightMatrix& matrix) const;
   bool rounds() const { return activations_ == Activations::k16; }  // then operands are BF16, else FP32
+  int64_t workspace_bytes() const { return workspace_.bytes(); }
   // A placed matrix, [rows, in] of the products' type.
   static const void* data(const WeightMatrix& matrix);
   // params point to device memory; the bias is not added.
