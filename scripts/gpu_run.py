@@ -34,7 +34,7 @@ ENGINE_RUNS = (("qwen3-8b", "native,k16v8,k8v8", "8192/128/32,1024/1024/64", "")
                ("qwen2.5-7b", "native,k16v8,k8v8-prebias,ki8v8-prebias", "8192/128/32", ""))
 TESTS = {"decode_gpu_test": "kernels/cuda", "write_gpu_test": "kernels/cuda", "cuda_attention_gpu_test": "kernels/cuda",
          "prefill_gpu_test": "kernels/cuda", "cuda_engine_gpu_test": "engine", "capacity_test": "planner"}
-SANITIZED = ("write_gpu_test", "cuda_attention_gpu_test", "decode_gpu_test")
+SANITIZED = {"write_gpu_test": 1, "cuda_attention_gpu_test": 1, "decode_gpu_test": 8}  # and in how many parts
 UNFINISHED = 3
 
 
@@ -112,14 +112,17 @@ class Stages:
 
     def do_sanitizer(self):
         """Side by side: most of their time is the processor's."""
-        def sanitize(tool, name):
+        def sanitize(tool, name, part):
             row, text = self.run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", self.test_binary(name)],
-                                 460, f"{tool}-{name}")
+                                 460, f"{tool}-{name}-{part}", GTEST_TOTAL_SHARDS=str(SANITIZED[name]),
+                                 GTEST_SHARD_INDEX=str(part))
             summary = (re.findall(r"SUMMARY: (.*)", text) or [""])[-1]
             return row | {"summary": summary, "ok": row["ok"] and summary.startswith(("0 errors", "0 hazards"))}
 
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            started = [pool.submit(sanitize, tool, name) for tool in ("memcheck", "racecheck") for name in SANITIZED]
+        jobs = [(tool, name, part) for tool in ("racecheck", "memcheck") for name, parts in SANITIZED.items()
+                for part in range(parts)]
+        with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+            started = [pool.submit(sanitize, *job) for job in jobs]
             return [row.result() for row in started]
 
     def do_memory(self):
@@ -188,7 +191,7 @@ class Stages:
         return [row | {"ok": row["ok"] and verify["ok"], "verified": verify["ok"]}]
 
     def do_panel(self):
-        return self.panel("panel", ARMS)
+        return self.panel("panel", self.args.arms)
 
     def do_native(self):
         return self.panel("native", "N")
@@ -207,6 +210,7 @@ def parse_arguments():
     parser.add_argument("--model", help="model of parity, panel and native")
     parser.add_argument("--protocol", default=ROOT / "examples/qwen2.5-coder-0.5b-h200/protocol.json",
                         help="protocol of panel and native")
+    parser.add_argument("--arms", default=ARMS, help=f"arms of panel ({ARMS})")
     parser.add_argument("--math-questions", help="GSM8K test questions")
     parser.add_argument("--loss-text", action="append", default=[], help="text of the loss panels, may be repeated")
     parser.add_argument("--limit", type=float, default=450, help="seconds of one call of panel or native (450)")
