@@ -50,7 +50,7 @@ TEST(HostMemoryUse, GrowsByWhatIsTouched) {
   const int64_t before = host_memory_use().process_peak;
   const std::vector<char> block(static_cast<size_t>(before) + (64 << 20), 1);
   EXPECT_GE(host_memory_use().process_peak, static_cast<int64_t>(block.size()));
-  EXPECT_EQ(host_memory_use().device, 0);
+  EXPECT_EQ(host_memory_use().device_peak, 0);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ struct SplitQkvParams {
   int64_t rows = 0;
   int64_t q_dim = 0;
   int64_t kv_dim = 0;
-  const float* qkv = nullptr;     // [rows, q_dim + 2 kv_dim], an operand
+  const float* qkv = nullptr;     // [rows, q_dim + 2 kv_dim]
   const float* q_bias = nullptr;  // [q_dim]; may be null
   const float* v_bias = nullptr;  // [kv_dim]; may be null
   float* q = nullptr;             // [rows, q_dim]
@@ -82,7 +82,7 @@ struct PrepareQkvParams {
   const float* k_norm = nullptr;  // [head_dim]; null: none
   const RopeTable* rope = nullptr;
   std::span<const int32_t> positions;  // [rows]
-  DType row_dtype = DType::kF32;       // of q, k and v: FP32, or operand_dtype()
+  DType row_dtype = DType::kF32;       // of qkv, q, k and v: FP32, or operand_dtype()
 };
 
 // Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as

@@ -281,7 +281,7 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
                            .w = &w.qkv,
                            .y = scratch.qkv.data(),
                            .x_is_operand = true,
-                           .y_is_operand = true});
+                           .y_is_operand = batch.row_dtype == backends_.model->operand_dtype()});
   PrepareQkvParams params;
   params.split = {rows,
                   config_.num_q_heads * config_.head_dim,
@@ -379,7 +379,7 @@ Decoder::Scratch Decoder::make_scratch(int64_t rows, DType row_dtype,
   scratch.x = take(rows * config_.hidden_size);
   scratch.normed = operand(rows * config_.hidden_size);
   if (config_.post_norms) scratch.branch = take(rows * config_.hidden_size);
-  scratch.qkv = operand(rows * (q_dim + k_dim + k_dim));
+  scratch.qkv = take_of(row_dtype, rows * (q_dim + k_dim + k_dim));
   scratch.q = take_of(row_dtype, rows * q_dim);
   for (FloatArray* side : {&scratch.k, &scratch.v, &scratch.fresh_k, &scratch.fresh_v}) {
     *side = take_of(row_dtype, rows * k_dim);

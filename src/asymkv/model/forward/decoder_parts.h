@@ -63,8 +63,8 @@ struct Decoder::Scratch {
   FloatArray x;          // residual stream [rows, hidden]
   FloatArray normed;     // [rows, hidden]
   FloatArray branch;     // [rows, hidden] of a branch that is normed before it is added; else empty
-  FloatArray qkv;        // [rows, q + k + v]
-  FloatArray q;          // [rows, q] of Batch::row_dtype, as the next five
+  FloatArray qkv;        // [rows, q + k + v] of Batch::row_dtype, as the next six
+  FloatArray q;          // [rows, q]
   FloatArray k;          // [rows, k]
   FloatArray v;          // [rows, v]
   FloatArray fresh_k;    // [rows, k]

@@ -82,8 +82,7 @@ void CudaModel::prepare_qkv(const PrepareQkvParams& params) const {
                dtype_name(params.row_dtype));
   ASYMKV_CHECK(params.rope->num_pairs() % 2 == 0 && params.rope->num_pairs() <= 128, "heads of {} channels",
                2 * params.rope->num_pairs());
-  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs(),
-                              linear_.rounds()});
+  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs()});
   check_launches();
 }
 

@@ -142,7 +142,7 @@ void launch_gate_mul_of(const GateParams& p) {
 }
 
 // One warp a (row, head of q, k or v), a lane two neighbouring RoPE pairs of every 64.
-template <typename In, typename Out>
+template <typename T>
 __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams p, RotateParams r) {
   constexpr int kMaxParts = 2;  // of a lane: heads of up to 256 channels
   using Two = Elements<float, 2>;
@@ -152,11 +152,11 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams 
   if (head >= num_q + num_kv + num_kv) return;
   const bool is_q = head < num_q, is_k = !is_q && head < num_q + num_kv;
   const int64_t row = blockIdx.x;
-  const In* from = reinterpret_cast<const In*>(p.split.qkv) + row * (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) +
-                   int64_t{head} * dim;
+  const T* from = reinterpret_cast<const T*>(p.split.qkv) + row * (p.split.q_dim + p.split.kv_dim + p.split.kv_dim) +
+                  int64_t{head} * dim;
   const int own = is_q ? head : is_k ? head - num_q : head - num_q - num_kv;
   float* to_rows = is_q ? p.split.q : is_k ? p.split.k : p.split.v;
-  Out* to = reinterpret_cast<Out*>(to_rows) + row * (is_q ? p.split.q_dim : p.split.kv_dim) + int64_t{own} * dim;
+  T* to = reinterpret_cast<T*>(to_rows) + row * (is_q ? p.split.q_dim : p.split.kv_dim) + int64_t{own} * dim;
   const float* bias = is_q ? p.split.q_bias : is_k ? nullptr : p.split.v_bias;
   const float* norm = is_q ? p.q_norm : is_k ? p.k_norm : nullptr;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams 
   for (int i = 0; i < kMaxParts; ++i) {
     const int pair = 2 * lane + 64 * i;
     if (pair >= half) continue;
-    const auto x = *reinterpret_cast<const Elements<In, 2>*>(from + pair);
-    const auto y = *reinterpret_cast<const Elements<In, 2>*>(from + pair + half);
+    const auto x = *reinterpret_cast<const Elements<T, 2>*>(from + pair);
+    const auto y = *reinterpret_cast<const Elements<T, 2>*>(from + pair + half);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       low[i].at[e] = load(x.at + e) + (bias == nullptr ? 0.0F : bias[own * dim + pair + e]);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams 
   for (int i = 0; i < kMaxParts; ++i) {
     const int pair = 2 * lane + 64 * i;
     if (pair >= half) continue;
-    Elements<Out, 2> x, y;
+    Elements<T, 2> x, y;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float a = low[i].at[e], b = high[i].at[e];
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(PrepareQkvParams 
       store(x.at + e, is_q ? a * c - b * s : a);
       store(y.at + e, is_q ? b * c + a * s : b);
     }
-    *reinterpret_cast<Elements<Out, 2>*>(to + pair) = x;
-    *reinterpret_cast<Elements<Out, 2>*>(to + pair + half) = y;
+    *reinterpret_cast<Elements<T, 2>*>(to + pair) = x;
+    *reinterpret_cast<Elements<T, 2>*>(to + pair + half) = y;
   }
 }
 
@@ -330,9 +330,7 @@ void launch_prepare_qkv(const PrepareQkvParams& p, const RotateParams& r) {
   constexpr int64_t kHeads = kThreads / 32;
   if (p.split.rows == 0) return;
   const dim3 grid(static_cast<unsigned>(p.split.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  const auto kernel = !r.qkv_is_bf16               ? prepare_qkv_kernel<float, float>
-                      : p.row_dtype == DType::kF32 ? prepare_qkv_kernel<__nv_bfloat16, float>
-                                                   : prepare_qkv_kernel<__nv_bfloat16, __nv_bfloat16>;
+  const auto kernel = p.row_dtype == DType::kF32 ? prepare_qkv_kernel<float> : prepare_qkv_kernel<__nv_bfloat16>;
   kernel<<<grid, kThreads>>>(p, r);
 }
 

@@ -13,7 +13,6 @@ struct RotateParams {
   const float* sines = nullptr;
   const int32_t* positions = nullptr;  // of each row
   int64_t num_pairs = 0;               // even
-  bool qkv_is_bf16 = false;            // else FP32
 };
 
 // x[i] = scale * row rows[i] of a [.., dim] matrix.
