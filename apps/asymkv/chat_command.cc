@@ -18,6 +18,7 @@
 #include "kv_options.h"
 #include "option_values.h"
 #include "run_record.h"
+#include "served_policy.h"
 
 namespace asymkv::app {
 namespace {
@@ -29,10 +30,12 @@ struct ChatArguments {
   std::string system;
   std::string chat_template;
   KvOptions kv;
+  ServedPolicy policy;
   int64_t max_tokens = 1024;
   int64_t context = 0;
   SamplingOptions sampling;
   std::string device = "cpu";
+  int activations = 32;
 };
 
 constexpr const char* kHelp =
@@ -55,6 +58,7 @@ class Chat {
         cache_(make_cache_for(model, kv_, context_)),
         session_(model, *cache_, find_template(args, model), {args.max_tokens, context_, kv_.native_dtype},
                  args.sampling) {
+    args.policy.require(model, *cache_, "worker", context_);
     session_.set_system(args.system);
   }
 
@@ -95,7 +99,7 @@ class Chat {
     if (args.context > most) {
       throw_usage("--context {} is more than the {} positions of the model", args.context, most);
     }
-    return args.context > 0 ? args.context : std::min(most, kDefaultContext);
+    return args.context > 0 ? args.context : std::min(args.policy.most_context_tokens(most), kDefaultContext);
   }
 
   static ChatTemplate find_template(const ChatArguments& args, const LoadedModel& model) {
@@ -216,10 +220,11 @@ class Chat {
   ChatSession session_;
 };
 
-int run(const ChatArguments& args) {
+int run(ChatArguments& args) {
   check_sampling_options(args.sampling);
   require_utf8(args.system, "--system");
-  const auto model = load_model(args.model, select_backends(args.device));
+  args.policy.apply(args.kv);
+  const auto model = load_model(args.model, select_backends(args.device, parse_activations(args.activations)));
   return Chat(args, *model).run();
 }
 
@@ -232,14 +237,21 @@ void add_chat_command(CLI::App& root, Action& action) {
   command->add_option("--system", args->system, "system message");
   command->add_option("--chat-template", args->chat_template, "template file instead of the model's own");
   add_kv_options(*command, args->kv);
+  args->policy.add_option(*command);
   command->add_option("--max-tokens", args->max_tokens, "most tokens of one answer")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  command->add_option("--context", args->context, "tokens the cache holds; default: the model's, at most 8192")
+  command
+      ->add_option("--context", args->context,
+                   "tokens the cache holds; default: the model's or the policy's, at most 8192")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   add_sampling_options(*command, args->sampling);
   add_device_option(*command, args->device);
-  command->footer("Example:\n  asymkv chat qwen2.5-coder-0.5b-instruct-q4_k_m.gguf --kv k16v8");
+  add_activations_option(*command, args->activations);
+  command->footer(
+      "Examples:\n"
+      "  asymkv chat qwen2.5-coder-0.5b-instruct-q4_k_m.gguf --kv k16v8\n"
+      "  asymkv chat qwen2.5-coder-0.5b-instruct-q4_k_m.gguf --policy run/policy.json");
   command->callback([&action, args] { action = [args] { return run(*args); }; });
 }
 

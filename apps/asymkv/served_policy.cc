@@ -1,5 +1,7 @@
 #include "served_policy.h"
 
+#include <algorithm>
+
 #include "asymkv/engine/scales.h"
 #include "asymkv/gate/run_files.h"
 #include "asymkv/kv/key_transform.h"
@@ -20,6 +22,10 @@ void ServedPolicy::apply(KvOptions& kv) {
   policy_ = read_serving_policy(file_);
   kv.kv = policy_->key + "/" + policy_->value;
   if (policy_->scale == "fixed") kv.scale = (file_.parent_path() / run_files::kScales).string();
+}
+
+int64_t ServedPolicy::most_context_tokens(int64_t most) const {
+  return policy_ && policy_->tier != Tier::kNative ? std::min(most, policy_->max_context_tokens) : most;
 }
 
 void ServedPolicy::require(const LoadedModel& model, const KvCache& cache, std::string_view path,

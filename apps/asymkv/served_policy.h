@@ -17,6 +17,8 @@ class ServedPolicy {
   void add_option(CLI::App& command);
   // Reads the file and sets format and scales in `kv`. Does nothing without --policy.
   void apply(KvOptions& kv);
+  // Tokens of a sequence that it speaks for, at most `most`.
+  int64_t most_context_tokens(int64_t most) const;
   // Throws Error{kBadInput} naming the field in which model, worker, build, scales, key bias, path or context differ
   // from what the policy was made for.
   void require(const LoadedModel& model, const KvCache& cache, std::string_view path, int64_t context_tokens) const;

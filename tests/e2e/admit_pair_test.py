@@ -2,6 +2,7 @@
 arm's verdict as its storage deserves."""
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
@@ -26,7 +27,24 @@ class AdmitPair(unittest.TestCase):
                 self.assertTrue((run / name).stat().st_size > 0, name)
             verify = json.loads(program.run("gate", "verify", run, "--json", check=0).stdout)
             self.assertTrue(verify["ok"], verify)
+            self.check_chat(twin, run, answer["policy"])
             return answer, json.loads((run / "record.json").read_text())
+
+    def check_chat(self, twin, run, policy):
+        """A conversation under the run's policy stores what it chose, for as many tokens as the run was about."""
+        template = run.parent / "template.jinja"
+        template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
+        saved = run.parent / "saved.json"
+        chat = [program.PROGRAM, "chat", program.MODELS / f"probe-{twin}", "--chat-template", template, "--max-tokens", "4",
+                "--policy", run / "policy.json"]
+        subprocess.run(chat, input=f"The old farmer\n/save {saved}\n", text=True, check=True, capture_output=True)
+        record = json.loads(saved.read_text())["record"]
+        for side in ("key", "value"):
+            self.assertEqual(record[side]["allocated"]["format"].split("-")[0], policy[side])
+        longer = str(policy["max_context_tokens"] + 1)
+        refused = subprocess.run([*chat, "--context", longer], input="", text=True, capture_output=True)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("max_context_tokens", refused.stderr)
 
     def check(self, twin):
         answer, record = self.admit(twin)
