@@ -223,6 +223,7 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   EngineRunner runner(*model, options);
   runner.check_plan(plan_units(run.protocol, run.cases, run.arms));
 
+  if (run.resume) require_same_run(run);  // before the probe
   ProbeResult probe = prepare_probe(request, *model);
   AdmissionRecorder recorder(runner, *model, run, clock);
   // Processor time says little where another processor computes.

@@ -269,6 +269,10 @@ std::vector<Unit> plan_shard(std::vector<Unit> units, const Shard& shard) {
   return units;
 }
 
+void require_same_run(const RunRequest& request) {
+  require_same_files(request, with_noise_floor(request.protocol, request.arms));
+}
+
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
   const std::vector<ArmId> arms = with_noise_floor(request.protocol, request.arms);
   if (!request.shard.is_whole() && request.protocol.looks != Looks()) {

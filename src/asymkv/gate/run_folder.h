@@ -108,6 +108,10 @@ struct RunSummary {
 // Error{kInterrupted} on Ctrl-C, between units; and whatever the runner throws.
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner);
 
+// For a caller with long work to do before: throws what run_panels() will where a folder's protocol, cases, identity or
+// arms differ. What is not there yet is not missed.
+void require_same_run(const RunRequest& request);
+
 // The plan: cases cut into units, look by look, panel by panel. `cases` stand in that order.
 std::vector<Unit> plan_units(const Protocol& protocol, const std::vector<Case>& cases, const std::vector<ArmId>& arms);
 

@@ -205,6 +205,7 @@ TEST_F(RunFolderTest, ResumeRefusesAnotherRunByName) {
     change(request);
     FakeRunner runner;
     SCOPED_TRACE(words);
+    expect_error([&] { require_same_run(request); }, ErrorCode::kBadInput, words);
     expect_error([&] { run_panels(request, runner); }, ErrorCode::kBadInput, words);
     EXPECT_TRUE(runner.units.empty());
     EXPECT_EQ(snapshot(folder()), reference_);

@@ -98,6 +98,32 @@ bool holds_a_run(const fs::path& folder) {
   });
 }
 
+// Names and bytes of the files that say what is run.
+std::vector<std::pair<std::string_view, std::string>> fixed_files(const RunRequest& request,
+                                                                  const std::vector<ArmId>& arms) {
+  std::string protocol = canonical_json(protocol_to_json(request.protocol));
+  std::string cases = cases_to_jsonl(request.cases);
+  const run_files::Header header{request.identity, arms,          sha256_hex(protocol), sha256_hex(cases),
+                                 request.mode,     request.cache, request.shard};
+  return {{run_files::kProtocol, std::move(protocol)},
+          {run_files::kRun, canonical_json(run_files::header_to_json(header))},
+          {run_files::kCases, std::move(cases)}};
+}
+
+void require_same(const fs::path& path, std::string_view name, const std::string& bytes) {
+  const std::string before = read_text_file(path);
+  if (before == bytes) return;
+  if (name == run_files::kCases) {
+    throw_bad_input(
+        "{}:{} differs from the case that this run would ask: resume with the program that began it, or run "
+        "again into an empty folder",
+        path.string(), first_different_line(before, bytes));
+  }
+  const std::string difference = first_difference(parse_json(before, path.string()), parse_json(bytes, name), "");
+  throw_bad_input("{}: {}: a run resumes only unchanged, so run again into an empty folder", path.string(),
+                  difference.empty() ? "its bytes differ" : difference);
+}
+
 // Whole lines of a file from a byte on.
 int64_t count_lines_from(const fs::path& path, int64_t begin) {
   const std::string text = read_text_file(path);
@@ -131,6 +157,12 @@ FolderLock::~FolderLock() {
   ::close(fd_);
 }
 
+void require_same_files(const RunRequest& request, const std::vector<ArmId>& arms) {
+  for (const auto& [name, bytes] : fixed_files(request, arms)) {
+    if (const fs::path path = request.folder / name; fs::exists(path)) require_same(path, name, bytes);
+  }
+}
+
 RunWriter::RunWriter(const RunRequest& request, const std::vector<Unit>& plan, const std::vector<ArmId>& arms)
     : folder_(request.folder),
       arms_(arms),
@@ -156,13 +188,7 @@ void RunWriter::start(const RunRequest& request) {
   }
   // A run that was killed while these were being written has no progress yet; what is missing then is written now.
   const bool may_write = !fs::exists(folder_ / run_files::kProgress);
-  const std::string protocol = canonical_json(protocol_to_json(request.protocol));
-  const std::string cases = cases_to_jsonl(request.cases);
-  const run_files::Header header{request.identity, arms_,         sha256_hex(protocol), sha256_hex(cases),
-                                 request.mode,     request.cache, request.shard};
-  check_or_write(run_files::kProtocol, protocol, may_write);
-  check_or_write(run_files::kRun, canonical_json(run_files::header_to_json(header)), may_write);
-  check_or_write(run_files::kCases, cases, may_write);
+  for (const auto& [name, bytes] : fixed_files(request, arms_)) check_or_write(name, bytes, may_write);
   make_folders(folder_ / run_files::kOutcomes);
 }
 
@@ -184,17 +210,7 @@ void RunWriter::check_or_write(std::string_view name, const std::string& bytes, 
     write_file_atomic(path, bytes);
     return;
   }
-  const std::string before = read_text_file(path);
-  if (before == bytes) return;
-  if (name == run_files::kCases) {
-    throw_bad_input(
-        "{}:{} differs from the case that this run would ask: resume with the program that began it, or run "
-        "again into an empty folder",
-        path.string(), first_different_line(before, bytes));
-  }
-  const std::string difference = first_difference(parse_json(before, path.string()), parse_json(bytes, name), "");
-  throw_bad_input("{}: {}: a run resumes only unchanged, so run again into an empty folder", path.string(),
-                  difference.empty() ? "its bytes differ" : difference);
+  require_same(path, name, bytes);
 }
 
 void RunWriter::resume(const std::vector<Unit>& plan) {

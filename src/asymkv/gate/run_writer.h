@@ -11,6 +11,9 @@
 
 namespace asymkv {
 
+// Throws Error{kBadInput} where a file of the folder that says what is run is there and says something else.
+void require_same_files(const RunRequest& request, const std::vector<ArmId>& arms);
+
 // Owns a run folder while the run goes on. Opening it starts a run, or brings a killed one back to its last finished
 // unit; the errors are those of run_panels.
 class RunWriter {
