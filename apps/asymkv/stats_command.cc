@@ -426,6 +426,7 @@ void add_stats_command(CLI::App& root, Action& action) {
   for (const AddCommand add : {add_paired, add_binomial, add_tango, add_mcnemar, add_sign, add_holm, add_bootstrap}) {
     add(*command, action);
   }
+  add_stats_cases_command(*command, action);
   add_stats_looks_command(*command, action);
   add_stats_speed_command(*command, action);
 }

@@ -23,6 +23,7 @@ void run_with(CLI::App* leaf, Action& action, const std::shared_ptr<Options>& op
 }
 
 // In files of their own.
+void add_stats_cases_command(CLI::App& stats, Action& action);
 void add_stats_looks_command(CLI::App& stats, Action& action);
 void add_stats_speed_command(CLI::App& stats, Action& action);
 

@@ -69,6 +69,21 @@ double number(const Json& object, const std::string& field) {
 }
 
 // A limit that nothing can reach is refused by its option before the table, with --json and without.
+TEST(StatsCli, CasesThatAPassNeeds) {
+  const Json answer = json_of("stats cases --divisor 24 --loss-pct 0,1,2 --power-pct 80");
+  const Json& plans = answer.at("plans");
+  ASSERT_EQ(plans.size(), 3);
+  EXPECT_EQ(plans[0].at("cases"), 306);
+  EXPECT_EQ(plans[0].at("most_losses"), 0);
+  EXPECT_GT(plans[1].at("cases"), 1319);
+  EXPECT_GE(plans[1].at("power"), 0.8);
+  EXPECT_TRUE(plans[2].at("cases").is_null());
+  EXPECT_THAT(run("stats cases --loss-pct 2").err, HasSubstr("none do"));
+  const Outcome refused = run("stats cases --power-pct 100");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--power-pct must lie between"));
+}
+
 TEST(StatsCli, LimitsOutOfReachAreRefusedBeforeAWordIsPrinted) {
   for (const std::string json : {"", " --json"}) {
     for (const std::string option : {"--limit-pct", "--margin-pp"}) {

@@ -76,7 +76,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(sorted(name for name, _ in rows), listed_subcommands("stats"))
         examples = {"paired": "--n 1319 --lost 6 --gained 3 --divisor 24", "binomial": "--k 18 --n 20",
                     "tango": "--table 4,9,3,16", "mcnemar": "--lost 80 --gained 59", "sign": "--positive 9 --n 10",
-                    "holm": "0.01 0.04", "looks": "--n 500", "speed": "--pairs PAIRS",
+                    "holm": "0.01 0.04", "looks": "--n 500", "cases": "--loss-pct 1", "speed": "--pairs PAIRS",
                     "bootstrap": "--pairs PAIRS --resamples 1000"}
         for name, fields in rows:
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as pairs:

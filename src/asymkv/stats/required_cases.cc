@@ -1,5 +1,7 @@
 #include "asymkv/stats/required_cases.h"
 
+#include <algorithm>
+#include <boost/math/special_functions/beta.hpp>
 #include <cmath>
 #include <functional>
 
@@ -49,6 +51,38 @@ std::optional<int64_t> most_losses_for_limit(int64_t n, double limit, double alp
     (clopper_pearson_upper(middle, n, alpha) <= limit ? clears : misses) = middle;
   }
   return clears;
+}
+
+std::optional<PowerPlan> cases_for_power(double loss_rate, double limit, double alpha, double power) {
+  internal::check_open_unit(limit, "limit");
+  internal::check_open_unit(power, "power");
+  internal::check_alpha(alpha);
+  if (!(loss_rate >= 0.0 && loss_rate < 1.0)) {
+    throw_usage("a loss rate must lie between 0 and 1 (1 excluded), but it is {}", loss_rate);
+  }
+  if (loss_rate >= limit) return std::nullopt;
+  // With k losses allowed the chance is largest at the fewest cases that allow them, and a little larger with each k.
+  const auto plan_of = [&](int64_t losses) -> std::optional<PowerPlan> {
+    const auto k = static_cast<double>(losses);
+    const auto cases =
+        smallest([&](double n) { return n > k && internal::clopper_pearson_upper_real(k, n, alpha) <= limit; });
+    if (!cases) return std::nullopt;
+    const auto n = static_cast<double>(*cases);
+    const double chance = loss_rate == 0.0 ? 1.0 : boost::math::ibetac(k + 1.0, n - k, loss_rate);
+    return PowerPlan{*cases, losses, chance};
+  };
+  for (int64_t losses = 0, step = 1;; losses += step) {
+    const std::optional<PowerPlan> plan = plan_of(losses);
+    if (!plan) return std::nullopt;
+    if (plan->power < power) {
+      step = 1 + losses / 64;
+      continue;
+    }
+    for (int64_t fewer = std::max<int64_t>(0, losses - step + 1); fewer < losses; ++fewer) {
+      if (const auto better = plan_of(fewer); better && better->power >= power) return better;
+    }
+    return plan;
+  }
 }
 
 int64_t cases_for_margin(double margin, double alpha) {

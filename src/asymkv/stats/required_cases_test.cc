@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "asymkv/base/error.h"
 
@@ -24,6 +26,43 @@ TEST(RequiredCases, MostLossesAtTheMathPanel) {
   EXPECT_EQ(most_losses_for_limit(1319, 0.02, 0.05 / 24), 12);
   EXPECT_EQ(most_losses_for_limit(148, 0.02, 0.05), std::nullopt);
   EXPECT_EQ(most_losses_for_limit(149, 0.02, 0.05), 0);
+}
+
+// Against the plain sum of the binomial's terms; fewer losses allowed are not enough.
+TEST(RequiredCases, PowerIsTheBinomials) {
+  const auto chance = [](int64_t losses, int64_t n, double rate) {
+    double term = std::pow(1.0 - rate, static_cast<double>(n)), sum = term;
+    for (int64_t k = 0; k < losses; ++k) {
+      term *= static_cast<double>(n - k) / static_cast<double>(k + 1) * rate / (1.0 - rate);
+      sum += term;
+    }
+    return sum;
+  };
+  for (const double rate : {0.001, 0.003, 0.006}) {
+    for (const double alpha : {0.05, 0.05 / 24}) {
+      for (const double power : {0.5, 0.8, 0.95}) {
+        const auto plan = cases_for_power(rate, 0.02, alpha, power);
+        ASSERT_TRUE(plan.has_value());
+        EXPECT_EQ(most_losses_for_limit(plan->cases, 0.02, alpha), plan->most_losses);
+        EXPECT_NEAR(plan->power, chance(plan->most_losses, plan->cases, rate), 1e-9);
+        EXPECT_GE(plan->power, power);
+        for (int64_t n = 1; n < plan->cases; ++n) {
+          const auto losses = most_losses_for_limit(n, 0.02, alpha);
+          ASSERT_LT(losses ? chance(*losses, n, rate) : 0.0, power) << n << " cases would do";
+        }
+      }
+    }
+  }
+}
+
+TEST(RequiredCases, PowerNeedsAnArmBetterThanTheLimit) {
+  EXPECT_EQ(cases_for_power(0.0, 0.02, 0.05, 0.8)->cases, 149);
+  EXPECT_FALSE(cases_for_power(0.02, 0.02, 0.05, 0.8));
+  EXPECT_FALSE(cases_for_power(0.5, 0.02, 0.05, 0.8));
+  EXPECT_FALSE(cases_for_power(0.0199999, 0.02, 0.05, 0.8));  // more than kMaxCases
+  EXPECT_THROW(cases_for_power(0.01, 0.02, 0.05, 1.0), Error);
+  EXPECT_THROW(cases_for_power(kNan, 0.02, 0.05, 0.8), Error);
+  EXPECT_THROW(cases_for_power(-0.1, 0.02, 0.05, 0.8), Error);
 }
 
 TEST(RequiredCases, NoDiscordantPairForMinusOnePoint) {
