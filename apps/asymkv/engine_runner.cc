@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/interrupt.h"
 #include "asymkv/engine/cache_setup.h"
 
 namespace asymkv::app {
@@ -155,6 +156,7 @@ void EngineRunner::prefill_per_arm(Prefix& prefix) {
   const int64_t step = options_.chunk_tokens > 0 ? options_.chunk_tokens : total;
   for (size_t s = 0; s < prefix.sequences.size(); ++s) {
     for (int64_t begin = 0; begin < total; begin += step) {
+      throw_if_interrupted();
       ForwardChunk chunk;
       chunk.tokens = std::span(prefix.tokens)
                          .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(step, total - begin)));
@@ -170,6 +172,7 @@ void EngineRunner::prefill_per_arm(Prefix& prefix) {
 }
 
 EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens) {
+  throw_if_interrupted();
   Prefix prefix;
   prefix.text = text;
   prefix.tokens.assign(tokens.begin(), tokens.end());
@@ -281,6 +284,7 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
   kept_prefix_.reset();
   Prefix prefix = prefill(unit, {}, std::span(tokens).first(num_prefill));
   for (size_t s = 0; s < unit.slots.size(); ++s) {
+    throw_if_interrupted();
     ForwardChunk chunk;
     chunk.tokens = inputs;
     chunk.start_pos = static_cast<int64_t>(num_prefill);

@@ -8,7 +8,9 @@
 #include <ctime>
 #include <limits>
 #include <span>
+#include <string_view>
 
+#include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
 
 namespace asymkv::app {
@@ -69,9 +71,15 @@ std::vector<RawOutcome> CostMeter::run_unit(const Unit& unit) {
 }
 
 double CostMeter::time_native(const Unit& unit, CaseRunner& native) const {
-  throw_if_interrupted("the run is finished: only its cost was being measured");
+  constexpr std::string_view kOnlyCost = "the run is finished: only its cost was being measured";
+  throw_if_interrupted(kOnlyCost);
   const double start = clock_();
-  native.run_unit(unit);
+  try {
+    native.run_unit(unit);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kInterrupted) throw_if_interrupted(kOnlyCost);
+    throw;
+  }
   return clock_() - start;
 }
 

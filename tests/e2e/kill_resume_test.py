@@ -114,7 +114,7 @@ class KillResume(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
         self.assertEqual(process.returncode, 6, stderr)
-        self.assertIn("--resume", stderr)
+        self.assertIn("finished work is on disk: run the same command with --resume", stderr)
         result = program.run("admit", program.MODELS / "probe-fragile", "--protocol", self.protocol, "--arms", ARMS, "--out", out)
         self.assertEqual(result.returncode, 2)
         self.assertIn("resume", result.stderr)

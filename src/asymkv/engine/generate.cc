@@ -111,6 +111,7 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
     if (accept_token(model, started, slot.next, limits)) running.push_back(std::move(started));
   }
   while (!running.empty()) {
+    throw_if_interrupted();
     std::vector<ForwardChunk> chunks;
     for (const RunningSlot& item : running) {
       const std::span<const int32_t> newest = std::span(item.slot->token_ids).last(1);

@@ -52,7 +52,8 @@ struct DecodeLimits {
   DType native_dtype = DType::kBF16;
 };
 
-// Greedy decoding of all slots, one forward pass a step for those not finished; weights are read once a step.
+// Greedy decoding of all slots, one forward pass a step for those not finished; weights are read once a step. Throws
+// Error{kInterrupted} before a step.
 void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const DecodeLimits& limits);
 
 }  // namespace asymkv

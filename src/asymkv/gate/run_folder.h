@@ -105,7 +105,7 @@ struct RunSummary {
 // Throws Error{kUsage} for a folder that is not empty unless `resume`, for one that holds other files than a run with
 // it, and for one that another process is writing; Error{kBadInput} where a resumed folder's protocol, cases, identity
 // or arms differ, naming the field and both values, and where committed outcomes were changed or lost;
-// Error{kInterrupted} on Ctrl-C, between units; and whatever the runner throws.
+// Error{kInterrupted} on Ctrl-C, between units or where the runner throws it; and whatever else the runner throws.
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner);
 
 // For a caller with long work to do before: throws what run_panels() will where a folder's protocol, cases, identity or

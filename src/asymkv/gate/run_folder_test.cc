@@ -433,33 +433,42 @@ TEST_F(RunFolderTest, AnUnfinishedRunIsNotRead) {
   expect_error([&] { read_run(folder()); }, ErrorCode::kBadInput, "N.jsonl:32: the last line has no newline");
 }
 
-// Ctrl-C in the middle of a unit lets that unit finish. In a child, since the flag stays set.
-TEST_F(RunFolderTest, AnInterruptStopsBetweenUnits) {
+// Ctrl-C in the middle of the fourth unit: a runner that looks at the flag drops the unit, another finishes it. In a
+// child, since the flag stays set.
+TEST_F(RunFolderTest, AnInterruptLeavesWholeUnits) {
   class Interrupted : public FakeRunner {
    public:
+    explicit Interrupted(bool looks) : looks_(looks) {}
     std::vector<RawOutcome> run_unit(const Unit& unit) override {
       if (unit.index == 3) ::raise(SIGINT);
+      if (looks_) throw_if_interrupted();
       return FakeRunner::run_unit(unit);
     }
+
+   private:
+    bool looks_;
   };
-  fs::remove_all(folder());
-  const pid_t child = ::fork();
-  if (child == 0) {
-    install_interrupt_handler();
-    Interrupted runner;
-    try {
-      run_panels(make_request(folder()), runner);
-    } catch (const Error& e) {
-      ::_exit(exit_code(e.code()));
+  for (const bool looks : {false, true}) {
+    fs::remove_all(folder());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      install_interrupt_handler();
+      Interrupted runner(looks);
+      try {
+        run_panels(make_request(folder()), runner);
+      } catch (const Error& e) {
+        const bool says_how = std::string_view(e.what()).ends_with("run the same command with --resume");
+        ::_exit(says_how ? exit_code(e.code()) : 1);
+      }
+      ::_exit(0);
     }
-    ::_exit(0);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorCode::kInterrupted));
+    EXPECT_EQ(num_lines(folder() / "progress.jsonl"), looks ? 3 : 4);
+    finish(folder(), reference_);
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorCode::kInterrupted));
-  EXPECT_EQ(num_lines(folder() / "progress.jsonl"), 4);
-  finish(folder(), reference_);
 }
 
 // Starts or resumes the run in a child process, which asks the fake slowly.
