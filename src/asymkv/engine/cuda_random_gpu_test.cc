@@ -11,6 +11,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/engine/cache_setup.h"
 #include "asymkv/engine/loaded_model.h"
+#include "asymkv/ops/model_backend_testkit.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/runtime/backends_testkit.h"
 
@@ -19,21 +20,11 @@ namespace {
 
 // The CPU's operations, but for rows that attention takes as BF16 on the GPU: queries after RoPE, and keys and values
 // as they come out of the products. With key biases of some hundreds each moves a hidden state by about 5 %.
-class RoundedRows final : public ModelBackend {
+class RoundedRows final : public test::ModelBackendWrapper {
  public:
-  explicit RoundedRows(std::shared_ptr<const ModelBackend> inner) : inner_(std::move(inner)) {}
-  std::string_view name() const override { return inner_->name(); }
-  FloatArray allocate(int64_t elems) const override { return inner_->allocate(elems); }
-  void upload(std::span<const float> from, float* to) const override { inner_->upload(from, to); }
-  void download(const float* from, std::span<float> to) const override { inner_->download(from, to); }
-  void place(WeightMatrix& matrix, bool keep_host) const override { inner_->place(matrix, keep_host); }
-  void linear(const LinearParams& params) const override { inner_->linear(params); }
-  void rms_norm(const RmsNormParams& params) const override { inner_->rms_norm(params); }
-  void silu_mul(int64_t rows, int64_t dim, const float* gate_up, float* y) const override {
-    inner_->silu_mul(rows, dim, gate_up, y);
-  }
+  using ModelBackendWrapper::ModelBackendWrapper;
   void prepare_qkv(const PrepareQkvParams& params) const override {
-    inner_->prepare_qkv(params);
+    ModelBackendWrapper::prepare_qkv(params);
     const auto round_rows_of = [&](float* rows, int64_t dim) {
       for (float& x : std::span(rows, static_cast<size_t>(params.split.rows * dim))) x = round_to(DType::kBF16, x);
     };
@@ -41,23 +32,6 @@ class RoundedRows final : public ModelBackend {
     round_rows_of(params.split.k, params.split.kv_dim);
     round_rows_of(params.split.v, params.split.kv_dim);
   }
-  void add(int64_t elems, const float* x, float* y) const override { inner_->add(elems, x, y); }
-  void scale_rows(std::span<const float> factors, int64_t dim, float* x) const override {
-    inner_->scale_rows(factors, dim, x);
-  }
-  void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override {
-    inner_->round_rows(dtype, rows, dim, x);
-  }
-  void cap_softly(float cap, int64_t elems, float* x) const override { inner_->cap_softly(cap, elems, x); }
-  std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const override {
-    return inner_->finite_argmax(rows, dim, x);
-  }
-  std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override {
-    return inner_->target_losses(targets, dim, x);
-  }
-
- private:
-  std::shared_ptr<const ModelBackend> inner_;
 };
 
 std::filesystem::path write_config(const std::string& model_type) {

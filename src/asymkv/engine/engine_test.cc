@@ -14,6 +14,7 @@
 #include "asymkv/engine/generate.h"
 #include "asymkv/kernels/backends.h"
 #include "asymkv/kernels/cpu/model/cpu_model.h"
+#include "asymkv/ops/model_backend_testkit.h"
 
 namespace asymkv {
 namespace {
@@ -287,6 +288,30 @@ TEST(Engine, AGreedyStepIsTheTokenAfterEachChunk) {
   last.insert(last.end(), hidden.end() - static_cast<std::ptrdiff_t>(dim), hidden.end());
   EXPECT_EQ(step, fragile().decoder.greedy_tokens(last));
   EXPECT_EQ(stored_bytes(sequences[0]), stored_bytes(sequences[2]));
+}
+
+TEST(Engine, AGreedyStepAllocatesWhatIsPlanned) {
+  class Counting final : public test::ModelBackendWrapper {
+   public:
+    using ModelBackendWrapper::ModelBackendWrapper;
+    FloatArray allocate(int64_t elems) const override {
+      bytes += elems * static_cast<int64_t>(sizeof(float));
+      return ModelBackendWrapper::allocate(elems);
+    }
+    mutable int64_t bytes = 0;
+  };
+  Backends backends = cpu_backends();
+  const auto counting = std::make_shared<Counting>(backends.model);
+  backends.model = counting;
+  const auto model = load_model(source_dir() / "models/probe-fragile", backends);
+  const auto cache = make_test_cache("k16v8", ScaleKind::kDynamic, nullptr);
+  SequencePages first(*cache), second(*cache);
+  const std::vector<int32_t> tokens = prompt_tokens(47);
+  const std::vector<ForwardChunk> chunks = {append_chunk(first, std::span(tokens).first(40), OwnReads::kFresh),
+                                            append_chunk(second, std::span(tokens).last(7), OwnReads::kFresh)};
+  counting->bytes = 0;
+  model->decoder.greedy_step(chunks, DType::kBF16);
+  EXPECT_EQ(counting->bytes, model->decoder.pass_bytes(47, 2));
 }
 
 TEST(Engine, ADrawnModelRunsWithPrebiasKeys) {

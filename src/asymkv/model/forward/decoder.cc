@@ -396,9 +396,10 @@ int64_t Decoder::pass_bytes(int64_t rows, int64_t logit_rows) const {
     floats += elems;
     return FloatArray();
   });
-  // Rows of the last norm, as computed and as the product reads them, and logits.
-  const int64_t operand_bytes = logit_rows * config_.hidden_size * dtype_bytes(backends_.model->operand_dtype());
-  return (floats + logit_rows * (config_.hidden_size + config_.vocab_size)) * dtype_bytes(DType::kF32) + operand_bytes;
+  // Rows of the last norm, as computed and, where that is another type, as the product reads them; and logits.
+  const DType operand = backends_.model->operand_dtype();
+  const int64_t narrowed = operand == DType::kF32 ? 0 : logit_rows * config_.hidden_size * dtype_bytes(operand);
+  return (floats + logit_rows * (config_.hidden_size + config_.vocab_size)) * dtype_bytes(DType::kF32) + narrowed;
 }
 
 // The residual stream after the last layer.
