@@ -242,9 +242,10 @@ std::optional<AdmissionResult> run_admission(const AdmissionRequest& request) {
   }
   const FinishedRun finished = finish_run(read_run(run.folder), std::move(probe), read_admission_record(run.folder));
   check_bytes(runner, finished.bytes_per_token);
+  const auto device_memory_peak = sampler == nullptr ? std::nullopt : std::optional(sampler->peak().bytes);
   AdmissionResult result = write_results(finished, run.folder);
+  result.device_memory_peak = device_memory_peak;
   result.seconds = clock.seconds();
-  if (sampler != nullptr) result.device_memory_peak = sampler->peak().bytes;
   if (request.measure_cost) result.cost = meter.against_native(runner);
   return result;
 }

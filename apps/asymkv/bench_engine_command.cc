@@ -429,7 +429,8 @@ int run(const EngineBenchArgs& args) {
   if (args.threads > 0) ::setenv("ASYMKV_NUM_THREADS", std::to_string(args.threads).c_str(), 1);
   const RunClock clock;
   Backends backends = select_backends(args.device, parse_activations(args.activations));
-  const int64_t device_memory_before = on_device(backends) ? device_memory_use() : 0;
+  const int64_t device_memory_before =
+      on_device(backends) ? device_memory_use() - backends.model->workspace_bytes() : 0;
   const auto model = open(args, std::move(backends));
   const Json report =
       workloads.empty() ? run_cases(args, *model, clock) : run_workloads(args, workloads, *model, device_memory_before);

@@ -237,6 +237,7 @@ void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::ve
     readers.push_back(&lane);
   }
   if (chunks.empty()) return;
+  throw_if_interrupted();
   const std::vector<float> hidden = model_.decoder.forward(chunks, model_.config().native_dtype);
   const auto dim = static_cast<ptrdiff_t>(model_.config().hidden_size);
   ptrdiff_t row_end = 0;

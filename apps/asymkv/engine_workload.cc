@@ -153,13 +153,12 @@ Json row_json(const WorkloadBench& bench, const Workload& workload, const Times&
 Json memory_json(const WorkloadBench& bench, const Workload& workload, const KvCache& cache) {
   if (bench.device_memory == nullptr) return nullptr;
   const Decoder& decoder = bench.model.decoder;
-  const int64_t pass_rows = std::max(
-      std::min(prompts_of_a_pass(bench, workload), workload.running) * std::min(workload.input, bench.prefill_tokens),
-      workload.running);
+  const int64_t together = std::min(prompts_of_a_pass(bench, workload), workload.running);
+  const int64_t pass_rows = together * std::min(workload.input, bench.prefill_tokens);
   const auto weights = static_cast<int64_t>(bench.placed_bytes);
   const int64_t pages = cache.inventory().total();
-  const int64_t activations = std::max(decoder.pass_bytes(pass_rows, prompts_of_a_pass(bench, workload)),
-                                       decoder.pass_bytes(workload.running, workload.running));
+  const int64_t activations =
+      std::max(decoder.pass_bytes(pass_rows, together), decoder.pass_bytes(workload.running, workload.running));
   const int64_t workspace = decoder.backends().model->workspace_bytes();
   const int64_t planned = weights + pages + activations + workspace;
   const MemorySampler::Peak peak = bench.device_memory->peak();
@@ -254,7 +253,10 @@ Json run_workload(const WorkloadBench& bench, const KvOptions& kv, const Workloa
   Workload fitted = workload;
   fitted.running = fitting_sequences(bench, layout, workload);
   const int64_t slots = layout.pages_for(workload.total()) * resolved.page_size;
-  if (bench.device_memory != nullptr) bench.device_memory->restart();
+  if (bench.device_memory != nullptr) {
+    bench.model.decoder.backends().model->release_unused();
+    bench.device_memory->restart();
+  }
   const auto cache = make_cache_for(bench.model, resolved, fitted.running * slots);
   Wave wave(bench, *cache, resolved.native_dtype);
   // Kernels and their tables are made on the first pass of a shape.

@@ -68,7 +68,6 @@ double number(const Json& object, const std::string& field) {
   return require_number(object, field, "stdout");
 }
 
-// A limit that nothing can reach is refused by its option before the table, with --json and without.
 TEST(StatsCli, CasesThatAPassNeeds) {
   const Json answer = json_of("stats cases --divisor 24 --loss-pct 0,1,2 --power-pct 80");
   const Json& plans = answer.at("plans");
@@ -84,6 +83,7 @@ TEST(StatsCli, CasesThatAPassNeeds) {
   EXPECT_THAT(refused.err, HasSubstr("--power-pct must lie between"));
 }
 
+// A limit that nothing can reach is refused by its option before the table, with --json and without.
 TEST(StatsCli, LimitsOutOfReachAreRefusedBeforeAWordIsPrinted) {
   for (const std::string json : {"", " --json"}) {
     for (const std::string option : {"--limit-pct", "--margin-pp"}) {

@@ -107,9 +107,8 @@ void require_policy_use(const ServingPolicy& policy, std::string_view path, int6
   refuse(origin, "path", policy.path, path);
   if (policy.tier == Tier::kNative || context_tokens <= policy.max_context_tokens) return;
   throw_bad_input(
-      "{}: field \"max_context_tokens\" is {}, but {} tokens are asked for: shorten the prompt, or admit the model "
-      "with "
-      "a protocol of longer retrieval panels",
+      "{}: field \"max_context_tokens\" is {}, but {} tokens are asked for: ask for fewer (a shorter prompt, a smaller "
+      "context), or admit the model with a protocol of longer retrieval panels",
       origin, policy.max_context_tokens, context_tokens);
 }
 

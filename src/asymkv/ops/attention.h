@@ -55,7 +55,7 @@ struct AttendSequence {
   const float* fresh_k = nullptr;  // [num_fresh, num_kv_heads, k_head_dim]
   const float* fresh_v = nullptr;  // [num_fresh, num_kv_heads, v_head_dim]
   int64_t num_fresh = 0;
-  // What the caller rounded these queries to before the call; nothing: they are native. For logs: kernels read FP32.
+  // What the caller rounded these queries to before the call; nothing: they are native. For logs.
   std::optional<DType> query_dtype;
 };
 

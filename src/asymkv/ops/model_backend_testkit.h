@@ -14,6 +14,7 @@ class ModelBackendWrapper : public ModelBackend {
   std::string_view name() const override { return inner_->name(); }
   DType operand_dtype() const override { return inner_->operand_dtype(); }
   int64_t workspace_bytes() const override { return inner_->workspace_bytes(); }
+  void release_unused() const override { inner_->release_unused(); }
   FloatArray allocate(int64_t elems) const override { return inner_->allocate(elems); }
   void upload(std::span<const float> from, float* to) const override { inner_->upload(from, to); }
   void download(const float* from, std::span<float> to) const override { inner_->download(from, to); }

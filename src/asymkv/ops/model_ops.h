@@ -17,7 +17,8 @@ namespace asymkv {
 // What a matrix product rounds its activations to, in bits; each backend's name says what it makes of it.
 enum class Activations { kF32, k16 };
 
-// FP32 elements where one backend's operations read and write them: host memory, or a device's. Not filled.
+// Memory of so many FP32 elements (or twice as many narrower ones) where one backend's operations read and write them:
+// the host's, or a device's. Not filled.
 class FloatArray {
  public:
   FloatArray() = default;
@@ -95,6 +96,8 @@ class ModelBackend {
   virtual DType operand_dtype() const { return DType::kF32; }
   // Memory that it keeps beside what it was asked for.
   virtual int64_t workspace_bytes() const { return 0; }
+  // Gives back what freed arrays left behind for later ones.
+  virtual void release_unused() const {}
 
   // Throws Error{kResourceExhausted} if there is not so much memory.
   virtual FloatArray allocate(int64_t elems) const = 0;

@@ -71,18 +71,22 @@ std::optional<PowerPlan> cases_for_power(double loss_rate, double limit, double 
     const double chance = loss_rate == 0.0 ? 1.0 : boost::math::ibetac(k + 1.0, n - k, loss_rate);
     return PowerPlan{*cases, losses, chance};
   };
-  for (int64_t losses = 0, step = 1;; losses += step) {
-    const std::optional<PowerPlan> plan = plan_of(losses);
-    if (!plan) return std::nullopt;
-    if (plan->power < power) {
-      step = 1 + losses / 64;
-      continue;
-    }
-    for (int64_t fewer = std::max<int64_t>(0, losses - step + 1); fewer < losses; ++fewer) {
-      if (const auto better = plan_of(fewer); better && better->power >= power) return better;
-    }
-    return plan;
+  // In growing steps, and by halves over the last of them; beyond kMaxCases there is nothing.
+  int64_t too_few = -1, losses = 0;
+  auto plan = plan_of(losses);
+  while (plan && plan->power < power) {
+    too_few = losses;
+    losses += 1 + losses / 64;
+    plan = plan_of(losses);
   }
+  while (losses - too_few > 1) {
+    const int64_t middle = too_few + (losses - too_few) / 2;
+    const auto tried = plan_of(middle);
+    const bool enough = !tried || tried->power >= power;
+    (enough ? losses : too_few) = middle;
+    if (enough) plan = tried;
+  }
+  return plan;
 }
 
 int64_t cases_for_margin(double margin, double alpha) {

@@ -19,6 +19,10 @@ Support family_support(const KvGeometry& geometry, const KvFormat& format, int64
   return {true, family_kernel_name(phase, choice.config), ""};
 }
 
+bool reads_older_keys_early(const AttendSequence& sequence) {
+  return sequence.num_queries <= 1 || sequence.stored_len <= sequence.query_pos;
+}
+
 std::string family_refusal(const DeviceList& devices, size_t instances) {
   if (devices.devices.empty()) return devices.why_none;
   if (instances == 0)

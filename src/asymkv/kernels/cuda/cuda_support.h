@@ -19,6 +19,11 @@ Support family_support(const KvGeometry& geometry, const KvFormat& format, int64
 // fast-pair step are details of one launch and left out.
 std::string family_kernel_name(Phase phase, const DecodeConfig& config);
 
+// Whether a launch that overlaps the writer of its pass (DecodeArguments::overlap_previous) reads none of that writer's
+// rows too early: one query, which waits for its own page, or stored keys that are all older than the queries. Many
+// queries make several tiles, and a later tile would take what the pass stores for an earlier one as old.
+bool reads_older_keys_early(const AttendSequence& sequence);
+
 // Why this build on these devices cannot run the family; empty if it can. instances: decode kernels in the build.
 std::string family_refusal(const DeviceList& devices, size_t instances);
 

@@ -43,6 +43,18 @@ TEST(FamilySupport, RefusesWithASentence) {
   EXPECT_THAT(reason(kQwen, parse_kv_format("f32/f32", DType::kBF16, ScaleKind::kFixed), 4), HasSubstr("f32"));
 }
 
+TEST(ReadsOlderKeysEarly, UnlessSeveralQueriesReadWhatTheirPassStores) {
+  AttendSequence step;
+  step.num_queries = 1, step.query_pos = 100, step.stored_len = 101;
+  EXPECT_TRUE(reads_older_keys_early(step));
+  AttendSequence fresh_chunk;
+  fresh_chunk.num_queries = fresh_chunk.num_fresh = 512, fresh_chunk.query_pos = fresh_chunk.stored_len = 100;
+  EXPECT_TRUE(reads_older_keys_early(fresh_chunk));
+  AttendSequence stored_chunk = fresh_chunk;
+  stored_chunk.num_fresh = 0, stored_chunk.stored_len = 612;
+  EXPECT_FALSE(reads_older_keys_early(stored_chunk));
+}
+
 TEST(FamilyRefusal, SaysWhyItCannotRun) {
   EXPECT_EQ(family_refusal({{}, "no driver here"}, 10), "no driver here");
   DeviceList list;

@@ -73,8 +73,9 @@ struct DecodeArguments {
   float softmax_scale = 0.0F;
   float logit_soft_cap = 0.0F;   // cap * tanh(logit / cap); 0: none
   const float* sinks = nullptr;  // [q head]; may be null
-  // Programmatic dependent launch: this launch may start, and read keys older than its query positions, while the
-  // kernel before it in the stream still runs. Allowed if that kernel writes no such keys.
+  // Programmatic dependent launch: this launch may start while the kernel before it in the stream still runs, and read
+  // pages before the one of its first query; with more query tokens than a tile has columns, before that of each tile's
+  // first. Allowed if the kernel before writes none of these.
   bool overlap_previous = false;
 };
 

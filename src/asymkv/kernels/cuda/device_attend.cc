@@ -74,7 +74,7 @@ struct DeviceAttend::Launch {
   const std::byte* scales = nullptr;
   const float* fixed_scales = nullptr;
   const KeyTransform* transform = nullptr;
-  bool overlaps = false;      // keys older than the queries lie there since an earlier pass
+  bool overlaps = false;      // may begin before the kernel before it has ended
   std::vector<int32_t> rows;  // of q and out, of each query
   std::vector<int32_t> table;
   DecodeBatch batch;
@@ -178,7 +178,8 @@ void DeviceAttend::attend_stored(const Call& call, const std::vector<size_t>& se
   launch.scales = view.tiled_scales;
   launch.fixed_scales = tables_.of(std::vector<float>{view.fixed_scales.key, view.fixed_scales.value});
   launch.transform = view.transform;
-  launch.overlaps = true;
+  launch.overlaps =
+      std::ranges::all_of(sequences, [&](size_t i) { return reads_older_keys_early(params.sequences[i]); });
   run(call, launch);
 }
 

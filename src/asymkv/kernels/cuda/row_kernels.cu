@@ -167,8 +167,9 @@ void launch_round_twice(const float* from, float* to, int64_t elems, bool first_
 void launch_pack(const PackParams& p, StreamHandle stream) {
   if (p.num_pieces == 0 || p.max_tokens == 0) return;
   const dim3 grid(static_cast<unsigned>(p.max_tokens), static_cast<unsigned>(p.num_pieces));
-  const auto kernel = p.bf16 ? (p.rows_are_16bit ? pack_kernel<true, true> : pack_kernel<true, false>)
-                             : (p.rows_are_16bit ? pack_kernel<false, true> : pack_kernel<false, false>);
+  const auto kernel = p.rows_are_16bit ? pack_kernel<true, true>
+                      : p.bf16         ? pack_kernel<true, false>
+                                       : pack_kernel<false, false>;
   kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
 }
 

@@ -4,7 +4,7 @@
 
 #include "asymkv/kernels/cuda/decode_launch.h"
 
-// FP32 rows of the model to and from what the attention kernels read and write. All pointers are device memory; every
+// Rows of the model to and from what the attention kernels read and write. All pointers are device memory; every
 // function enqueues one launch, whose errors check_launches() throws.
 namespace asymkv::cuda {
 
@@ -53,7 +53,7 @@ struct PackParams {
   int32_t head_dim = 0;
   std::byte* blocks = nullptr;  // tiled-1, both sides 16 bits wide
   bool bf16 = true;
-  bool rows_are_16bit = false;  // of the same type, else FP32
+  bool rows_are_16bit = false;  // then BF16, as the pages; else FP32
 };
 void launch_pack(const PackParams& params, StreamHandle stream);
 

@@ -391,15 +391,18 @@ Decoder::Scratch Decoder::make_scratch(int64_t rows, DType row_dtype,
 }
 
 int64_t Decoder::pass_bytes(int64_t rows, int64_t logit_rows) const {
+  const DType operand = backends_.model->operand_dtype();
+  const bool keeps = config_.native_dtype == operand && config_.query_temperature == 0.0;  // as row_dtype()
   int64_t floats = 0;
-  make_scratch(rows, backends_.model->operand_dtype(), [&](int64_t elems) {
+  make_scratch(rows, keeps ? operand : DType::kF32, [&](int64_t elems) {
     floats += elems;
     return FloatArray();
   });
-  // Rows of the last norm, as computed and, where that is another type, as the product reads them; and logits.
-  const DType operand = backends_.model->operand_dtype();
-  const int64_t narrowed = operand == DType::kF32 ? 0 : logit_rows * config_.hidden_size * dtype_bytes(operand);
-  return (floats + logit_rows * (config_.hidden_size + config_.vocab_size)) * dtype_bytes(DType::kF32) + narrowed;
+  // Rows of the last norm and logits; and FP32 rows once more as a product reads them, of one product at a time.
+  floats += logit_rows * (config_.hidden_size + config_.vocab_size);
+  const int64_t attended = keeps ? 0 : rows * config_.num_q_heads * config_.head_dim;
+  const int64_t narrowed = std::max(attended, logit_rows * config_.hidden_size);
+  return floats * dtype_bytes(DType::kF32) + (operand == DType::kF32 ? 0 : narrowed * dtype_bytes(operand));
 }
 
 // The residual stream after the last layer.

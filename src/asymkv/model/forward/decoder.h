@@ -62,8 +62,8 @@ struct Backends {
 };
 
 // A pre-norm decoder that follows its ModelConfig layer by layer. Matrices lie where the model backend places them,
-// activations are FP32 in its memory; hidden states and logits come back to the host. Thread-compatible: one forward at
-// a time.
+// activations are FP32 in its memory, or operands; hidden states and logits come back to the host. Thread-compatible:
+// one forward at a time.
 class Decoder {
  public:
   // Copies the weights as stored, and lets go of the source's pages. Throws what WeightSource throws.

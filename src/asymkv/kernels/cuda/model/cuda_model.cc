@@ -10,13 +10,26 @@
 
 namespace asymkv::cuda {
 
+namespace {
+
+cudaMemPool_t default_pool() {
+  cudaMemPool_t pool = nullptr;
+  ASYMKV_CUDA(cudaDeviceGetDefaultMemPool(&pool, require_device().ordinal));
+  return pool;
+}
+
+}  // namespace
+
 CudaModel::CudaModel(Activations activations, std::shared_ptr<DeviceTables> tables)
     : tables_(std::move(tables)), linear_(activations) {
   // Activations come and go with every pass: their memory stays with the process.
-  cudaMemPool_t pool = nullptr;
-  ASYMKV_CUDA(cudaDeviceGetDefaultMemPool(&pool, require_device().ordinal));
   uint64_t keep = std::numeric_limits<uint64_t>::max();
-  ASYMKV_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  ASYMKV_CUDA(cudaMemPoolSetAttribute(default_pool(), cudaMemPoolAttrReleaseThreshold, &keep));
+}
+
+void CudaModel::release_unused() const {
+  ASYMKV_CUDA(cudaDeviceSynchronize());
+  ASYMKV_CUDA(cudaMemPoolTrimTo(default_pool(), 0));
 }
 
 std::string_view CudaModel::name() const {

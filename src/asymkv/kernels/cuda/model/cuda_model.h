@@ -16,6 +16,7 @@ class CudaModel final : public ModelBackend {
   std::string_view name() const override;
   DType operand_dtype() const override { return linear_.rounds() ? DType::kBF16 : DType::kF32; }
   int64_t workspace_bytes() const override { return linear_.workspace_bytes(); }
+  void release_unused() const override;
   FloatArray allocate(int64_t elems) const override;
   void upload(std::span<const float> from, float* to) const override;
   void download(const float* from, std::span<float> to) const override;
