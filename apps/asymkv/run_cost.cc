@@ -8,9 +8,7 @@
 #include <ctime>
 #include <limits>
 #include <span>
-#include <string_view>
 
-#include "asymkv/base/error.h"
 #include "asymkv/base/interrupt.h"
 
 namespace asymkv::app {
@@ -71,16 +69,11 @@ std::vector<RawOutcome> CostMeter::run_unit(const Unit& unit) {
 }
 
 double CostMeter::time_native(const Unit& unit, CaseRunner& native) const {
-  constexpr std::string_view kOnlyCost = "the run is finished: only its cost was being measured";
-  throw_if_interrupted(kOnlyCost);
-  const double start = clock_();
-  try {
+  return run_unless_interrupted("the run is finished: only its cost was being measured", [&] {
+    const double start = clock_();
     native.run_unit(unit);
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::kInterrupted) throw_if_interrupted(kOnlyCost);
-    throw;
-  }
-  return clock_() - start;
+    return clock_() - start;
+  });
 }
 
 PanelCost CostMeter::measure(const Panel& panel, CaseRunner& native) const {

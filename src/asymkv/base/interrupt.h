@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "asymkv/base/error.h"
+
 namespace asymkv {
 
 // Makes the first SIGINT or SIGTERM set a flag; a second one ends the process at once.
@@ -11,5 +13,17 @@ bool interrupted();
 void clear_interrupt();
 // Throws Error{kInterrupted} if the flag is set. `what_now` tells the user what is left and how to go on.
 void throw_if_interrupted(std::string_view what_now = "nothing was written");
+
+// What work() gives. An Error{kInterrupted}, for a flag that is set before it or thrown by it, says `what_now`.
+template <typename Work>
+auto run_unless_interrupted(std::string_view what_now, const Work& work) {
+  throw_if_interrupted(what_now);
+  try {
+    return work();
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kInterrupted) throw_if_interrupted(what_now);
+    throw;
+  }
+}
 
 }  // namespace asymkv

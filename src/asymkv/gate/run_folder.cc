@@ -273,23 +273,6 @@ void require_same_run(const RunRequest& request) {
   require_same_files(request, with_noise_floor(request.protocol, request.arms));
 }
 
-namespace {
-
-constexpr std::string_view kResumable = "finished work is on disk: run the same command with --resume";
-
-// A unit that is interrupted is not committed: a resumed run begins it again.
-std::vector<RawOutcome> run_unit(CaseRunner& runner, const Unit& unit) {
-  throw_if_interrupted(kResumable);
-  try {
-    return runner.run_unit(unit);
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::kInterrupted) throw_if_interrupted(kResumable);
-    throw;
-  }
-}
-
-}  // namespace
-
 RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
   const std::vector<ArmId> arms = with_noise_floor(request.protocol, request.arms);
   if (!request.shard.is_whole() && request.protocol.looks != Looks()) {
@@ -313,7 +296,10 @@ RunSummary run_panels(const RunRequest& request, CaseRunner& runner) {
     Unit unit = plan[i];
     std::erase_if(unit.slots, [&](const ArmSlot& slot) { return std::ranges::find(going, slot.arm) == going.end(); });
     progress.start(unit);
-    auto outcomes = score_unit(unit, run_unit(runner, unit), deciding_parser(request.protocol));
+    // A unit that is interrupted is not committed: a resumed run begins it again.
+    auto raw = run_unless_interrupted("finished work is on disk: run the same command with --resume",
+                                      [&] { return runner.run_unit(unit); });
+    auto outcomes = score_unit(unit, std::move(raw), deciding_parser(request.protocol));
     writer.commit(unit, active.take(unit, std::move(outcomes)));
     progress.finish(unit);
   }
