@@ -65,11 +65,8 @@ void print_cases(const CasesOptions& options, const std::vector<Row>& rows) {
 }
 
 int run_cases(const CasesOptions& options) {
-  for (const auto& [name, value] : {std::pair("--limit-pct", options.limit_pct), {"--power-pct", options.power_pct}}) {
-    if (!(value > 0.0 && value < 100.0)) {
-      throw_usage("{} must lie between 0 and 100 (both excluded), but it is {}", name, value);
-    }
-  }
+  check_open_percent("--limit-pct", options.limit_pct);
+  check_open_percent("--power-pct", options.power_pct);
   std::vector<Row> rows;
   for (const double loss_pct : options.loss_pct) {
     if (!(loss_pct >= 0.0 && loss_pct < 100.0)) {

@@ -124,9 +124,7 @@ void explain_reach(const Reach& reach, const stats::GrossLossVerdict& preservati
 }
 
 PairedAnswer answer_paired(const PairedOptions& options, double alpha) {
-  if (!(options.limit_pct > 0.0 && options.limit_pct < 100.0)) {
-    throw_usage("--limit-pct must lie between 0 and 100 (both excluded), but it is {}", options.limit_pct);
-  }
+  check_open_percent("--limit-pct", options.limit_pct);
   if (!(options.margin_pp > -100.0 && options.margin_pp < 0.0)) {
     throw_usage("--margin-pp must lie between -100 and 0 (both excluded), but it is {}", options.margin_pp);
   }

@@ -109,6 +109,12 @@ double AlphaOptions::value() const {
   return chosen;
 }
 
+void check_open_percent(std::string_view option, double value) {
+  if (!(value > 0.0 && value < 100.0)) {
+    throw_usage("{} must lie between 0 and 100 (both excluded), but it is {}", option, value);
+  }
+}
+
 stats::PairedCounts parse_table(const std::string& text) {
   const std::vector<std::string_view> fields = split(text, ",", true);
   std::vector<int64_t> counts;

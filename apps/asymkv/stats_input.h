@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "asymkv/stats/bootstrap.h"
@@ -38,6 +39,9 @@ struct AlphaOptions {
   // Throws Error{kUsage} if a given value cannot be an error probability of one bound.
   double value() const;
 };
+
+// Throws Error{kUsage} naming the option unless the value lies between 0 and 100, both excluded.
+void check_open_percent(std::string_view option, double value);
 
 // "a,b,c,d", four counts of a matched-pair table: lost = c, gained = b, n = their sum. Throws Error{kUsage}.
 stats::PairedCounts parse_table(const std::string& text);

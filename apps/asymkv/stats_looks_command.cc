@@ -89,9 +89,7 @@ void print_looks(const LooksOptions& options, const std::vector<stats::LookRule>
 }
 
 int run_looks(const LooksOptions& options) {
-  if (!(options.limit_pct > 0.0 && options.limit_pct < 100.0)) {
-    throw_usage("--limit-pct must lie between 0 and 100 (both excluded), but it is {}", options.limit_pct);
-  }
+  check_open_percent("--limit-pct", options.limit_pct);
   const std::vector<stats::Look> looks = make_looks(options);
   const double limit = options.limit_pct / 100.0;
   const std::vector<stats::LookRule> rules = stats::look_rules(looks, limit);
