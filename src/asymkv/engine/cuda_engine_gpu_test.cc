@@ -11,6 +11,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/engine/cache_setup.h"
+#include "asymkv/engine/engine_testkit.h"
 #include "asymkv/engine/generate.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/runtime/backends_testkit.h"
@@ -48,15 +49,6 @@ std::unique_ptr<KvCache> make_test_cache(LoadedModel& model, const std::string& 
   return make_cache(model.decoder, request);
 }
 
-double relative_distance(std::span<const float> a, std::span<const float> b) {
-  double delta = 0.0, norm = 0.0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    delta += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return a.size() == b.size() ? std::sqrt(delta / norm) : std::nan("");
-}
-
 struct Recorder final : ForwardObserver {
   struct Layer {
     std::vector<float> q, k_raw, fresh_k, fresh_v;
@@ -84,15 +76,15 @@ TEST(CudaEngine, EveryLayerIsNearTheCpus) {
   for (size_t i = 0; i < seen["cpu"].layers.size(); ++i) {
     const Recorder::Layer& cpu = seen["cpu"].layers[i];
     const Recorder::Layer& cuda = seen["cuda"].layers.at(i);
-    const double q = relative_distance(cuda.q, cpu.q), k = relative_distance(cuda.k_raw, cpu.k_raw);
-    const double fresh_k = relative_distance(cuda.fresh_k, cpu.fresh_k);
-    const double fresh_v = relative_distance(cuda.fresh_v, cpu.fresh_v);
+    const double q = test::relative_distance(cuda.q, cpu.q), k = test::relative_distance(cuda.k_raw, cpu.k_raw);
+    const double fresh_k = test::relative_distance(cuda.fresh_k, cpu.fresh_k);
+    const double fresh_v = test::relative_distance(cuda.fresh_v, cpu.fresh_v);
     std::cout << fmt::format("layer {}: q {:.2e} k {:.2e} fresh_k {:.2e} fresh_v {:.2e}\n", i, q, k, fresh_k, fresh_v);
     EXPECT_LT(std::max(q, k), i == 0 ? 1e-5 : 0.02) << "layer " << i;
     EXPECT_LT(std::max(fresh_k, fresh_v), i == 0 ? 4e-3 : 0.02) << "layer " << i;
   }
-  const double at_end = relative_distance(hidden["cuda"], hidden["cpu"]);
-  const double of_logits = relative_distance(logits["cuda"], logits["cpu"]);
+  const double at_end = test::relative_distance(hidden["cuda"], hidden["cpu"]);
+  const double of_logits = test::relative_distance(logits["cuda"], logits["cpu"]);
   std::cout << fmt::format("hidden {:.2e} logits {:.2e}\n", at_end, of_logits);
   EXPECT_LT(at_end, 0.02);
   EXPECT_LT(of_logits, 0.02);
@@ -119,8 +111,8 @@ TEST(CudaEngine, ChunksAndForksReadWhatWasStored) {
       SequencePages copy = sequence.fork();
       stepped[device] = run_chunk(model, copy, std::span(tokens).last(1), OwnReads::kStored);
     }
-    EXPECT_LT(relative_distance(chunked["cuda"], chunked["cpu"]), 0.03) << kv;
-    EXPECT_LT(relative_distance(stepped["cuda"], stepped["cpu"]), 0.05) << kv;
+    EXPECT_LT(test::relative_distance(chunked["cuda"], chunked["cpu"]), 0.03) << kv;
+    EXPECT_LT(test::relative_distance(stepped["cuda"], stepped["cpu"]), 0.05) << kv;
   }
 }
 
@@ -256,7 +248,7 @@ TEST(CudaEngine, FormatsSideBySide) {
   for (size_t i = 0; i < alone.size(); ++i) {
     run_chunk(model, alone[i], std::span(tokens).first(40), OwnReads::kFresh);
     const std::vector<float> one = run_chunk(model, alone[i], std::span(tokens).last(1), OwnReads::kStored);
-    EXPECT_LT(relative_distance(std::span(all).subspan(i * dim, dim), one), 0.05) << kFormats[i];
+    EXPECT_LT(test::relative_distance(std::span(all).subspan(i * dim, dim), one), 0.05) << kFormats[i];
   }
 }
 

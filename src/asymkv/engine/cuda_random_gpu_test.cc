@@ -10,6 +10,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/engine/cache_setup.h"
+#include "asymkv/engine/engine_testkit.h"
 #include "asymkv/engine/loaded_model.h"
 #include "asymkv/ops/model_backend_testkit.h"
 #include "asymkv/runtime/backends.h"
@@ -125,15 +126,6 @@ Seen run(LoadedModel& model, const std::string& kv) {
   return seen;
 }
 
-double relative_distance(std::span<const float> a, std::span<const float> b) {
-  double delta = 0.0, norm = 0.0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    delta += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return a.size() == b.size() ? std::sqrt(delta / norm) : std::nan("");
-}
-
 TEST(CudaRandomModel, LongPromptsAndStepsAreNearTheCpus) {
   if (test::cannot_run_cuda()) GTEST_SKIP();
   for (const std::string family : {"qwen3", "qwen2"}) {
@@ -146,10 +138,10 @@ TEST(CudaRandomModel, LongPromptsAndStepsAreNearTheCpus) {
       for (const std::string kv : {"native", "k16v8", "ki8v8-prebias"}) {
         if (kv == "ki8v8-prebias" && !has_removable_key_vector(cpu->decoder)) continue;
         const Seen expected = run(*cpu, kv), actual = run(*cuda, kv);
-        const double prompts = relative_distance(actual.prompts, expected.prompts);
-        const double step =
-            std::max({relative_distance(actual.step, expected.step), relative_distance(actual.mixed, expected.mixed),
-                      relative_distance(actual.in_turns, expected.in_turns)});
+        const double prompts = test::relative_distance(actual.prompts, expected.prompts);
+        const double step = std::max({test::relative_distance(actual.step, expected.step),
+                                      test::relative_distance(actual.mixed, expected.mixed),
+                                      test::relative_distance(actual.in_turns, expected.in_turns)});
         std::cout << fmt::format("{} {} {}: prompts {:.2e} steps {:.2e}\n", family,
                                  cuda->decoder.backends().model->name(), kv, prompts, step);
         // Products of 16 bits round in other places than the CPU's, and so do FP16 queries of 8-bit keys: with large

@@ -11,6 +11,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/engine/cache_setup.h"
+#include "asymkv/engine/engine_testkit.h"
 #include "asymkv/engine/generate.h"
 #include "asymkv/kernels/backends.h"
 #include "asymkv/kernels/cpu/model/cpu_model.h"
@@ -84,16 +85,6 @@ std::vector<std::byte> stored_bytes(const SequencePages& sequence) {
     }
   }
   return bytes;
-}
-
-double relative_distance(std::span<const float> a, std::span<const float> b) {
-  double delta = 0;
-  double norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    delta += std::pow(a[i] - b[i], 2);
-    norm += std::pow(b[i], 2);
-  }
-  return std::sqrt(delta / norm);
 }
 
 // Passes calls on and keeps the queries of the last attend call, row by row, for every sequence in it.
@@ -197,7 +188,7 @@ TEST(Engine, StoredReadsOfAChunkEqualDecodingTokenByToken) {
       const std::vector<float> one = run_chunk(steps, std::span(tokens).subspan(i, 1), OwnReads::kStored);
       // Products of other shapes round differently, and a rounding of a key to 16 bits may flip with them.
       const auto row = std::span(at_once).subspan((i - 60) * dim, dim);
-      EXPECT_LT(relative_distance(one, row), 0.02) << kv << " token " << i;
+      EXPECT_LT(test::relative_distance(one, row), 0.02) << kv << " token " << i;
     }
   }
 }
@@ -211,7 +202,7 @@ TEST(Engine, FragileKeysChangeTheHiddenStatesAndPrebiasDoesNot) {
     SequencePages sequence(*cache);
     hidden[kv] = run_chunk(sequence, tokens, OwnReads::kStored);
   }
-  const auto distance = [&](const char* kv) { return relative_distance(hidden[kv], hidden["native"]); };
+  const auto distance = [&](const char* kv) { return test::relative_distance(hidden[kv], hidden["native"]); };
   for (const char* kv : {"k8v16", "k8v8", "ki8v8"}) EXPECT_GT(distance(kv), 0.2) << kv;
   for (const char* kv : {"k16v8", "k8v8-prebias", "ki8v8-prebias"}) {
     EXPECT_LT(distance(kv), 0.15) << kv;
@@ -333,8 +324,8 @@ TEST(Engine, ADrawnModelRunsWithPrebiasKeys) {
     EXPECT_TRUE(std::ranges::all_of(hidden[kv], [](float x) { return std::isfinite(x); })) << kv;
   }
   // Its key biases are as large as real ones: 8-bit keys suffer from them unless they are taken out.
-  EXPECT_LT(2 * relative_distance(hidden["ki8v8-prebias"], hidden["native"]),
-            relative_distance(hidden["ki8v8"], hidden["native"]));
+  EXPECT_LT(2 * test::relative_distance(hidden["ki8v8-prebias"], hidden["native"]),
+            test::relative_distance(hidden["ki8v8"], hidden["native"]));
 }
 
 TEST(CacheUse, QueriesAreRoundedWhereTheyMeetStoredKeysAndNowhereElse) {
@@ -383,7 +374,7 @@ TEST(CacheUse, QueriesAreRoundedWhereTheyMeetStoredKeysAndNowhereElse) {
 
   const size_t rows = hidden.size() / 3;
   const auto part = [&](size_t i) { return std::span(hidden).subspan(i * rows, rows); };
-  EXPECT_GT(relative_distance(part(2), part(1)), 1e-3) << "queries in E4M3 change something";
+  EXPECT_GT(test::relative_distance(part(2), part(1)), 1e-3) << "queries in E4M3 change something";
   SequencePages alone(*native_cache);
   run_chunk_on(*spied.model, alone, std::span(tokens).first(30), OwnReads::kFresh);
   const std::vector<float> native = run_chunk_on(*spied.model, alone, std::span(tokens).subspan(30), OwnReads::kStored);
@@ -412,7 +403,7 @@ TEST(CacheUse, ControlKernelsWriteAndReadTheirCacheAlone) {
   EXPECT_EQ(spied.control->attended, layers);
   EXPECT_EQ(spied.control->written, 2 * layers);
   const auto half = std::span(hidden).first(hidden.size() / 2);
-  const double distance = relative_distance(std::span(hidden).last(half.size()), half);
+  const double distance = test::relative_distance(std::span(hidden).last(half.size()), half);
   EXPECT_GT(distance, 0.0) << "other kernels round otherwise";
   EXPECT_LT(distance, 0.02);
 }

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cmath>
+#include <span>
+
+namespace asymkv::test {
+
+// Relative L2 distance of a from b; NaN where their sizes differ.
+inline double relative_distance(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return std::nan("");
+  double delta = 0.0, norm = 0.0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    delta += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(delta / norm);
+}
+
+}  // namespace asymkv::test
