@@ -384,7 +384,7 @@ Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& wor
                             gpu ? kDevicePrefillTokens : kPrefillChunk,
                             sampler.get(),
                             device_memory_before,
-                            static_cast<double>(placed_bytes(model, args.activations))};
+                            placed_bytes(model, args.activations)};
   Json rows = Json::array();
   for (const Workload& workload : workloads) {
     model.decoder.reserve_positions(workload.total());  // throws beyond the model's

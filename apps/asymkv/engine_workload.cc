@@ -155,15 +155,14 @@ Json memory_json(const WorkloadBench& bench, const Workload& workload, const KvC
   const Decoder& decoder = bench.model.decoder;
   const int64_t together = std::min(prompts_of_a_pass(bench, workload), workload.running);
   const int64_t pass_rows = together * std::min(workload.input, bench.prefill_tokens);
-  const auto weights = static_cast<int64_t>(bench.placed_bytes);
   const int64_t pages = cache.inventory().total();
   const int64_t activations =
       std::max(decoder.pass_bytes(pass_rows, together), decoder.pass_bytes(workload.running, workload.running));
   const int64_t workspace = decoder.backends().model->workspace_bytes();
-  const int64_t planned = weights + pages + activations + workspace;
+  const int64_t planned = bench.placed_bytes + pages + activations + workspace;
   const MemorySampler::Peak peak = bench.device_memory->peak();
   return {{"planned",
-           {{"weights", weights},
+           {{"weights", bench.placed_bytes},
             {"pages", pages},
             {"activations", activations},
             {"workspace", workspace},

@@ -46,7 +46,7 @@ struct WorkloadBench {
   // Of a GPU; null on a CPU.
   MemorySampler* device_memory = nullptr;
   int64_t device_memory_before = 0;  // in use before the model was loaded: the driver's, and other programs'
-  double placed_bytes = 0.0;         // of the model's matrices
+  int64_t placed_bytes = 0;          // of the model's matrices
 };
 
 // Sequences that run at once: the workload's, or as many as the pool holds. Throws Error{kUsage} if it holds none.

@@ -125,9 +125,8 @@ void DeviceAttend::run(const AttendParams& params) {
   }
   if (rows.empty()) return;
   const Call call = make_call(params, num_rows);
-  JoinParams all = join_params(call, tables_.of(rows), std::ssize(rows));
-  all.first = false;
-  if (!call.single) launch_clear(all, nullptr);
+  const auto all_rows = [&] { return join_params(call, tables_.of(rows), std::ssize(rows)); };
+  if (!call.single) launch_clear(all_rows(), nullptr);
   std::vector<bool> done(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (done[i] || !reads_stored(sequences[i])) continue;
@@ -141,6 +140,8 @@ void DeviceAttend::run(const AttendParams& params) {
   }
   attend_fresh(call);
   if (params.sinks != nullptr) {
+    JoinParams all = all_rows();
+    all.first = false;
     all.part_lse = params.sinks;
     launch_join(all, nullptr);
   }
