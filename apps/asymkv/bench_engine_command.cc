@@ -181,7 +181,7 @@ class FormatBench {
   std::vector<float> forward(SequencePages& sequence, int64_t count, OwnReads reads) {
     const std::vector<int32_t> tokens = tokens_.take(count);
     const ForwardChunk chunk = append_chunk(sequence, tokens, reads);
-    return model_.decoder.forward(std::span(&chunk, 1), kv_.native_dtype);
+    return model_.decoder.last_hidden(std::span(&chunk, 1), kv_.native_dtype);
   }
 
   LoadedModel& model_;

@@ -37,9 +37,9 @@ std::vector<int32_t> ChatSession::prompt_ids() const {
 
 std::vector<float> ChatSession::forward(std::span<const int32_t> tokens, OwnReads own_reads) {
   const ForwardChunk chunk = append_chunk(sequence_, tokens, own_reads);
-  const std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), limits_.native_dtype);
+  const std::vector<float> hidden = model_.decoder.last_hidden(std::span(&chunk, 1), limits_.native_dtype);
   cached_ids_.insert(cached_ids_.end(), tokens.begin(), tokens.end());
-  return model_.decoder.logits(std::span(hidden).last(static_cast<size_t>(model_.config().hidden_size)));
+  return model_.decoder.logits(hidden);
 }
 
 std::vector<float> ChatSession::prefill(const std::vector<int32_t>& ids, Answer& answer) {

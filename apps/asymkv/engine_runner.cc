@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -31,12 +32,6 @@ std::string cut_at_stop(std::string text, std::span<const std::string> stops) {
 }
 
 }  // namespace
-
-double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span<const int32_t> targets) {
-  double sum = 0.0;
-  for (const double loss : decoder.target_losses(hidden, targets)) sum += loss;
-  return sum / static_cast<double>(targets.size());
-}
 
 std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item) {
   const bool chat = item.user_bytes.has_value();
@@ -164,11 +159,13 @@ void EngineRunner::prefill_per_arm(Prefix& prefix) {
       chunk.targets = {&prefix.sequences[s]};
       chunk.context = &prefix.sequences[s];
       chunk.own_reads = prompt_reads();
-      std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
-      hidden.erase(hidden.begin(), hidden.end() - model_.config().hidden_size);
-      prefix.last_hidden[s] = std::move(hidden);
+      prefix.last_hidden[s] = model_.decoder.last_hidden(std::span(&chunk, 1), model_.config().native_dtype);
     }
   }
+}
+
+bool EngineRunner::shares_prefill() const {
+  return options_.path != RunPath::kReference && options_.prefill != Prefill::kPerArm;
 }
 
 EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens) {
@@ -184,7 +181,7 @@ EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& 
   if (tokens.empty()) return prefix;
   const auto total = static_cast<int64_t>(tokens.size());
   const bool one_chunk = options_.chunk_tokens == 0 || total <= options_.chunk_tokens;
-  if (options_.path == RunPath::kReference || options_.prefill == Prefill::kPerArm || !one_chunk) {
+  if (!shares_prefill() || !one_chunk) {
     prefill_per_arm(prefix);
     return prefix;
   }
@@ -192,8 +189,7 @@ EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& 
   ForwardChunk chunk;
   chunk.tokens = prefix.tokens;
   for (SequencePages& sequence : prefix.sequences) chunk.targets.push_back(&sequence);
-  std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
-  hidden.erase(hidden.begin(), hidden.end() - model_.config().hidden_size);
+  const std::vector<float> hidden = model_.decoder.last_hidden(std::span(&chunk, 1), model_.config().native_dtype);
   for (std::vector<float>& last : prefix.last_hidden) last = hidden;
   return prefix;
 }
@@ -227,23 +223,42 @@ std::vector<EngineRunner::Lane> EngineRunner::start_lanes(const Unit& unit, cons
   return lanes;
 }
 
-void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) {
-  std::vector<ForwardChunk> chunks;
-  std::vector<Lane*> readers;
+// A question that follows nothing never reads what it stores: one chunk fills the caches of all its lanes.
+std::vector<std::pair<ForwardChunk, std::vector<EngineRunner::Lane*>>> EngineRunner::question_chunks(
+    const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) const {
+  std::vector<std::pair<ForwardChunk, std::vector<Lane*>>> chunks;
+  std::map<int64_t, size_t> shared;  // chunk of a case
   for (Lane& lane : lanes) {
     const std::vector<int32_t>& question = tokens[static_cast<size_t>(lane.case_idx)].question;
     if (question.empty()) continue;
-    chunks.push_back(append_chunk(lane.sequence, question, prompt_reads()));
-    readers.push_back(&lane);
+    const bool shares = shares_prefill() && lane.sequence.num_tokens() == 0;
+    if (const auto known = shared.find(lane.case_idx); shares && known != shared.end()) {
+      chunks[known->second].first.targets.push_back(&lane.sequence);
+      chunks[known->second].second.push_back(&lane);
+      continue;
+    }
+    if (shares) shared[lane.case_idx] = chunks.size();
+    ForwardChunk chunk = append_chunk(lane.sequence, question, prompt_reads());
+    if (shares) chunk.context = nullptr;
+    chunks.push_back({std::move(chunk), {&lane}});
+  }
+  return chunks;
+}
+
+void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) {
+  std::vector<ForwardChunk> chunks;
+  std::vector<std::vector<Lane*>> readers;
+  for (auto& [chunk, chunk_lanes] : question_chunks(tokens, lanes)) {
+    chunks.push_back(std::move(chunk));
+    readers.push_back(std::move(chunk_lanes));
   }
   if (chunks.empty()) return;
   throw_if_interrupted();
-  const std::vector<float> hidden = model_.decoder.forward(chunks, model_.config().native_dtype);
+  const std::vector<float> hidden = model_.decoder.last_hidden(chunks, model_.config().native_dtype);
   const auto dim = static_cast<ptrdiff_t>(model_.config().hidden_size);
-  ptrdiff_t row_end = 0;
   for (size_t i = 0; i < readers.size(); ++i) {
-    row_end += static_cast<ptrdiff_t>(chunks[i].tokens.size());
-    readers[i]->hidden.assign(hidden.begin() + (row_end - 1) * dim, hidden.begin() + row_end * dim);
+    const auto row = hidden.begin() + static_cast<ptrdiff_t>(i) * dim;
+    for (Lane* lane : readers[i]) lane->hidden.assign(row, row + dim);
   }
 }
 
@@ -275,6 +290,20 @@ void EngineRunner::run_generation(const Unit& unit, std::vector<Lane>& lanes, st
   }
 }
 
+// Losses of the same targets after what each sequence stores, one sequence after the other.
+void EngineRunner::score_arms(std::span<SequencePages> sequences, std::span<const int32_t> inputs,
+                              std::span<const int32_t> targets, std::vector<double>& losses) {
+  throw_if_interrupted();
+  std::vector<ForwardChunk> chunks;
+  std::vector<int32_t> all_targets;
+  for (SequencePages& sequence : sequences) {
+    chunks.push_back(append_chunk(sequence, inputs, OwnReads::kStored));
+    all_targets.insert(all_targets.end(), targets.begin(), targets.end());
+  }
+  const std::vector<double> scored = model_.decoder.losses(chunks, all_targets, model_.config().native_dtype);
+  losses.insert(losses.end(), scored.begin(), scored.end());
+}
+
 void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::vector<int32_t>& tokens,
                                  std::vector<RawOutcome>& outcomes) {
   const int64_t scored = unit.cases[static_cast<size_t>(case_idx)].scored_tokens;
@@ -284,17 +313,17 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
   const auto targets = std::span(tokens).last(static_cast<size_t>(scored));
   kept_prefix_.reset();
   Prefix prefix = prefill(unit, {}, std::span(tokens).first(num_prefill));
+  // As many arms in one pass as the products like rows.
+  const auto arms = static_cast<size_t>(std::max<int64_t>(1, model_.decoder.backends().model->mlp_rows() / scored));
+  std::vector<double> losses;
+  for (size_t s = 0; s < unit.slots.size(); s += arms) {
+    const size_t count = std::min(arms, unit.slots.size() - s);
+    score_arms(std::span(prefix.sequences).subspan(s, count), inputs, targets, losses);
+  }
   for (size_t s = 0; s < unit.slots.size(); ++s) {
-    throw_if_interrupted();
-    ForwardChunk chunk;
-    chunk.tokens = inputs;
-    chunk.start_pos = static_cast<int64_t>(num_prefill);
-    chunk.targets = {&prefix.sequences[s]};
-    chunk.context = &prefix.sequences[s];
-    chunk.own_reads = OwnReads::kStored;
-    const std::vector<float> hidden = model_.decoder.forward(std::span(&chunk, 1), model_.config().native_dtype);
+    const auto own = std::span(losses).subspan(s * targets.size(), targets.size());
     RawOutcome outcome = failed_outcome(case_idx, unit.slots[s].arm, "");
-    outcome.nll = mean_nll(model_.decoder, hidden, targets);
+    outcome.nll = std::accumulate(own.begin(), own.end(), 0.0) / static_cast<double>(scored);
     outcome.scored_tokens = scored;
     if (!std::isfinite(outcome.nll)) outcome = failed_outcome(case_idx, unit.slots[s].arm, "non-finite logits");
     outcomes.push_back(std::move(outcome));

@@ -75,10 +75,16 @@ class EngineRunner final : public CaseRunner {
   Prefix prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens);
   void prefill_per_arm(Prefix& prefix);
   std::vector<Lane> start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens, const Part& part);
+  bool shares_prefill() const;
+  // Chunks that read the questions of lanes, and the lanes that each one serves.
+  std::vector<std::pair<ForwardChunk, std::vector<Lane*>>> question_chunks(const std::vector<CaseTokens>& tokens,
+                                                                           std::vector<Lane>& lanes) const;
   void read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes);
   void run_generation(const Unit& unit, std::vector<Lane>& lanes, std::vector<RawOutcome>& outcomes);
   void run_loss_case(const Unit& unit, int64_t case_idx, const std::vector<int32_t>& tokens,
                      std::vector<RawOutcome>& outcomes);
+  void score_arms(std::span<SequencePages> sequences, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                  std::vector<double>& losses);
   OwnReads prompt_reads() const;
 
   LoadedModel& model_;
@@ -89,8 +95,4 @@ class EngineRunner final : public CaseRunner {
 
 // Token ids of a case's context and question, each encoded by itself (case.h).
 std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item);
-
-// Mean negative log-likelihood (nats) of targets[i] after hidden row i; not finite where a logit is not.
-double mean_nll(const Decoder& decoder, std::span<const float> hidden, std::span<const int32_t> targets);
-
 }  // namespace asymkv::app

@@ -16,7 +16,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // Appends one token to `sequence` and returns the logits after it.
 std::vector<float> step(LoadedModel& model, SequencePages& sequence, int32_t token, DType native_dtype) {
   const ForwardChunk chunk = append_chunk(sequence, std::span(&token, 1), OwnReads::kStored);
-  return model.decoder.logits(model.decoder.forward(std::span(&chunk, 1), native_dtype));
+  return model.decoder.logits(model.decoder.last_hidden(std::span(&chunk, 1), native_dtype));
 }
 
 }  // namespace
@@ -43,9 +43,8 @@ Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const
   chunk.targets = {&sequence};
   chunk.context = &sequence;
   chunk.own_reads = options.prompt_reads;
-  const std::vector<float> hidden = model.decoder.forward(std::span(&chunk, 1), options.native_dtype);
-  const auto last_row = std::span(hidden).last(static_cast<size_t>(model.config().hidden_size));
-  std::vector<float> logits = model.decoder.logits(last_row);
+  std::vector<float> logits =
+      model.decoder.logits(model.decoder.last_hidden(std::span(&chunk, 1), options.native_dtype));
   result.prefill_seconds = seconds_since(start);
   const auto decode_start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < max_tokens; ++i) {
@@ -101,6 +100,19 @@ bool accept_token(const LoadedModel& model, RunningSlot& running, int32_t token,
   return room && static_cast<int64_t>(slot.token_ids.size()) < limits.max_tokens;
 }
 
+// Rows of one cache follow each other, so that device kernels take them as they lie. Caches keep the order in which
+// they occur.
+void group_by_cache(std::vector<RunningSlot>& running) {
+  std::vector<const KvCache*> caches;
+  for (const RunningSlot& item : running) {
+    const KvCache* cache = &item.slot->sequence->cache();
+    if (std::ranges::find(caches, cache) == caches.end()) caches.push_back(cache);
+  }
+  std::ranges::stable_sort(running, {}, [&](const RunningSlot& item) {
+    return std::ranges::find(caches, &item.slot->sequence->cache()) - caches.begin();
+  });
+}
+
 }  // namespace
 
 void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const DecodeLimits& limits) {
@@ -110,6 +122,7 @@ void decode_greedy(LoadedModel& model, std::span<DecodeSlot> slots, const Decode
     RunningSlot started{&slot, StreamDecoder(model.tokenizer, true), {}};
     if (accept_token(model, started, slot.next, limits)) running.push_back(std::move(started));
   }
+  group_by_cache(running);
   while (!running.empty()) {
     throw_if_interrupted();
     std::vector<ForwardChunk> chunks;

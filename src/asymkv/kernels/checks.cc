@@ -48,9 +48,7 @@ void check_rope(const RopeTable* rope, int64_t k_head_dim, int64_t num_positions
                num_positions);
 }
 
-void check_target(const WriteKvParams& params, const WriteTarget& target, KvMemory memory) {
-  ASYMKV_CHECK(target.cache.layout != nullptr, "write target without a layout");
-  check_view(target.cache, params.geometry, memory);
+void check_target(const WriteKvParams& params, const WriteTarget& target) {
   ASYMKV_CHECK(static_cast<int64_t>(target.slots.size()) == params.num_tokens, "{} slots for {} tokens",
                target.slots.size(), params.num_tokens);
   const int64_t num_slots = target.cache.num_pages * target.cache.layout->geometry().page_size;
@@ -63,12 +61,17 @@ void check_target(const WriteKvParams& params, const WriteTarget& target, KvMemo
                "targets of one write with different fresh types: {}", format.id());
 }
 
-void check_stored(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
+void check_stored_view(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
   if (sequence.stored_len == 0) return;
   ASYMKV_CHECK(sequence.cache.layout != nullptr, "{} stored keys without a layout", sequence.stored_len);
+  const int64_t page_size = sequence.cache.layout->geometry().page_size;
+  check_view(sequence.cache, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, page_size}, memory);
+  if (sequence.cache.transform != nullptr) check_rope(params.rope, params.k_head_dim, sequence.stored_len);
+}
+
+void check_stored_pages(const AttendSequence& sequence) {
+  if (sequence.stored_len == 0) return;
   const KvLayout& layout = *sequence.cache.layout;
-  check_view(sequence.cache, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, layout.geometry().page_size},
-             memory);
   const int64_t needed = layout.pages_for(sequence.stored_len);
   ASYMKV_CHECK(static_cast<int64_t>(sequence.pages.size()) >= needed, "{} pages for {} stored keys of {} a page",
                sequence.pages.size(), sequence.stored_len, layout.geometry().page_size);
@@ -77,7 +80,6 @@ void check_stored(const AttendParams& params, const AttendSequence& sequence, Kv
     ASYMKV_CHECK(page >= 0 && page < sequence.cache.num_pages, "page id {} outside the pool of {}", page,
                  sequence.cache.num_pages);
   }
-  if (sequence.cache.transform != nullptr) check_rope(params.rope, params.k_head_dim, sequence.stored_len);
 }
 
 void check_rows(DType dtype, KvMemory memory) {
@@ -85,7 +87,7 @@ void check_rows(DType dtype, KvMemory memory) {
                dtype_name(dtype));
 }
 
-void check_sequence(const AttendParams& params, const AttendSequence& sequence, KvMemory memory) {
+void check_sequence(const AttendSequence& sequence) {
   ASYMKV_CHECK(sequence.query_row >= 0 && sequence.num_queries >= 0 && sequence.query_pos >= 0 &&
                    sequence.stored_len >= 0 && sequence.num_fresh >= 0,
                "negative size: row {}, {} queries at {}, {} stored, {} fresh", sequence.query_row, sequence.num_queries,
@@ -94,7 +96,7 @@ void check_sequence(const AttendParams& params, const AttendSequence& sequence, 
                "{} fresh keys without data", sequence.num_fresh);
   ASYMKV_CHECK(sequence.num_fresh == 0 || sequence.stored_len <= sequence.query_pos,
                "{} stored keys overlap fresh ones from position {}", sequence.stored_len, sequence.query_pos);
-  check_stored(params, sequence, memory);
+  check_stored_pages(sequence);
 }
 
 }  // namespace
@@ -123,8 +125,6 @@ std::string common_refusal(const KvGeometry& geometry, int64_t group) {
 void check_write_params(const WriteKvParams& params, KvMemory memory) {
   ASYMKV_CHECK(params.num_tokens >= 0 && static_cast<int64_t>(params.positions.size()) == params.num_tokens,
                "{} positions for {} tokens", params.positions.size(), params.num_tokens);
-  ASYMKV_CHECK(params.num_tokens == 0 || (params.k != nullptr && params.v != nullptr), "{} tokens without data",
-               params.num_tokens);
   ASYMKV_CHECK(dtype_bytes(params.native_dtype) >= 2, "native dtype {} is no model type",
                dtype_name(params.native_dtype));
   check_rows(params.row_dtype, memory);
@@ -137,8 +137,18 @@ void check_write_params(const WriteKvParams& params, KvMemory memory) {
     ASYMKV_CHECK(position >= 0, "negative position {}", position);
     num_positions = std::max<int64_t>(num_positions, int64_t{position} + 1);
   }
+  check_write_layer(params, memory);
   check_rope(params.rope, params.geometry.k_head_dim, num_positions);
-  for (const WriteTarget& target : params.targets) check_target(params, target, memory);
+  for (const WriteTarget& target : params.targets) check_target(params, target);
+}
+
+void check_write_layer(const WriteKvParams& params, KvMemory memory) {
+  ASYMKV_CHECK(params.num_tokens == 0 || (params.k != nullptr && params.v != nullptr), "{} tokens without data",
+               params.num_tokens);
+  for (const WriteTarget& target : params.targets) {
+    ASYMKV_CHECK(target.cache.layout != nullptr, "write target without a layout");
+    check_view(target.cache, params.geometry, memory);
+  }
 }
 
 void check_attend_params(const AttendParams& params, KvMemory memory) {
@@ -148,11 +158,16 @@ void check_attend_params(const AttendParams& params, KvMemory memory) {
                params.v_head_dim);
   ASYMKV_CHECK(params.window >= 0 && params.logit_soft_cap >= 0.0F, "window {}, soft cap {}", params.window,
                params.logit_soft_cap);
-  ASYMKV_CHECK(params.sequences.empty() || (params.q != nullptr && params.out != nullptr), "no query or output rows");
   check_rows(params.row_dtype, memory);
   ASYMKV_CHECK(params.row_dtype == DType::kF32 || params.row_dtype == params.fresh_dtype, "{} rows, fresh ones of {}",
                dtype_name(params.row_dtype), dtype_name(params.fresh_dtype));
-  for (const AttendSequence& sequence : params.sequences) check_sequence(params, sequence, memory);
+  check_attend_layer(params, memory);
+  for (const AttendSequence& sequence : params.sequences) check_sequence(sequence);
+}
+
+void check_attend_layer(const AttendParams& params, KvMemory memory) {
+  ASYMKV_CHECK(params.sequences.empty() || (params.q != nullptr && params.out != nullptr), "no query or output rows");
+  for (const AttendSequence& sequence : params.sequences) check_stored_view(params, sequence, memory);
 }
 
 void require_write_support(const AttentionBackend& backend, const WriteKvParams& params) {

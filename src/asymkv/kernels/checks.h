@@ -8,6 +8,9 @@ namespace asymkv {
 // them first, so that no kernel reads or writes outside its planes. memory: where the family's caches lie.
 void check_write_params(const WriteKvParams& params, KvMemory memory = KvMemory::kHost);
 void check_attend_params(const AttendParams& params, KvMemory memory = KvMemory::kHost);
+// Only what may differ from a call of the same pass that was checked whole.
+void check_write_layer(const WriteKvParams& params, KvMemory memory);
+void check_attend_layer(const AttendParams& params, KvMemory memory);
 
 // Throws Error{kUnsupported} with the reason of backend.supports() for a target or a sequence it does not serve.
 void require_write_support(const AttentionBackend& backend, const WriteKvParams& params);

@@ -38,6 +38,7 @@ struct WriteKvParams {
   std::span<const WriteTarget> targets;
   float* fresh_k = nullptr;  // [num_tokens, num_kv_heads, k_head_dim]; may be null
   float* fresh_v = nullptr;  // [num_tokens, num_kv_heads, v_head_dim]; may be null
+  uint64_t pass = 0;         // see AttendParams
 };
 
 // The part of a batch that belongs to one sequence. Its keys are the stored ones at positions [0, stored_len), read
@@ -77,6 +78,9 @@ struct AttendParams {
   // 16-bit products leave them (then every fresh row is BF16, too).
   DType row_dtype = DType::kF32;
   std::span<const AttendSequence> sequences;
+  // Calls of one number differ only as layers of one pass do: in rows, planes, scales, transforms, RoPE and window. A
+  // family may plan such a pass once. Numbers are not used again; 0: a call that is like no other.
+  uint64_t pass = 0;
 };
 
 enum class Phase { kWrite, kDecode, kPrefill, kMixed };

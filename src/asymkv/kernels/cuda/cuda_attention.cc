@@ -30,14 +30,22 @@ class CudaAttention final : public AttentionBackend {
   KvMemory cache_memory() const override { return KvMemory::kDevice; }
 
   void write_kv(const WriteKvParams& params) const override {
-    check_write_params(params, KvMemory::kDevice);
-    require_write_support(*this, params);
+    if (write_.knows(params)) {
+      check_write_layer(params, KvMemory::kDevice);
+    } else {
+      check_write_params(params, KvMemory::kDevice);
+      require_write_support(*this, params);
+    }
     write_.run(params);
   }
 
   void attend(const AttendParams& params) const override {
-    check_attend_params(params, KvMemory::kDevice);
-    require_attend_support(*this, params);
+    if (attend_.knows(params)) {
+      check_attend_layer(params, KvMemory::kDevice);
+    } else {
+      check_attend_params(params, KvMemory::kDevice);
+      require_attend_support(*this, params);
+    }
     attend_.run(params);
   }
 

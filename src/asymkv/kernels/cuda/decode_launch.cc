@@ -108,20 +108,15 @@ void DevicePlan::reset(const DecodePlan& plan, std::span<const int32_t> page_tab
 }
 
 void DevicePlan::upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {
-  const std::vector<std::byte> bytes = pack(plan, page_table);
+  const int64_t segments_at = records_bytes(plan_);
+  const int64_t ids_at = segments_at + room_.segments * static_cast<int64_t>(sizeof(Segment));
+  staging_.resize(static_cast<size_t>(ids_at) + page_table.size_bytes());
+  std::ranges::copy(std::as_bytes(std::span(plan.records)), staging_.begin());
+  std::ranges::copy(std::as_bytes(std::span(plan.segments)), staging_.begin() + segments_at);
+  std::ranges::copy(std::as_bytes(page_table), staging_.begin() + ids_at);
   // From pageable memory: the call returns once the bytes have left it.
-  ASYMKV_CUDA(cudaMemcpyAsync(contents_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+  ASYMKV_CUDA(cudaMemcpyAsync(contents_.data(), staging_.data(), staging_.size(), cudaMemcpyHostToDevice,
                               static_cast<cudaStream_t>(stream)));
-}
-
-std::vector<std::byte> DevicePlan::pack(const DecodePlan& plan, std::span<const int32_t> page_table) const {
-  std::vector<std::byte> bytes(static_cast<size_t>(records_bytes(plan_)));
-  auto append = [&](std::span<const std::byte> from) { bytes.insert(bytes.end(), from.begin(), from.end()); };
-  std::ranges::copy(std::as_bytes(std::span(plan.records)), bytes.begin());
-  append(std::as_bytes(std::span(plan.segments)));
-  bytes.resize(static_cast<size_t>(records_bytes(plan_)) + static_cast<size_t>(room_.segments) * sizeof(Segment));
-  append(std::as_bytes(page_table));
-  return bytes;
 }
 
 void DevicePlan::update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {

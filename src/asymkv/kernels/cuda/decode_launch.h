@@ -40,11 +40,11 @@ class DevicePlan {
   };
   void allocate(const Room& room);
   void upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
-  std::vector<std::byte> pack(const DecodePlan& plan, std::span<const int32_t> page_table) const;
 
   DecodePlan plan_;
   Room room_;
-  DeviceBuffer contents_;  // records, segments, page table
+  DeviceBuffer contents_;           // records, segments, page table
+  std::vector<std::byte> staging_;  // the same on the host
   DeviceBuffer partial_out_, partial_state_, arrivals_;
 };
 

@@ -171,6 +171,7 @@ class Splitter {
     plan_.num_ctas = static_cast<int32_t>(cta_begin_.size());
     cta_begin_.push_back(static_cast<int32_t>(plan_.segments.size()));
     number_partials();
+    plan_.records.reserve(static_cast<size_t>(plan_.num_ctas) * static_cast<size_t>(plan_.shape.warps));
     for (int32_t cta = 0; cta < plan_.num_ctas; ++cta) {
       for (int32_t warp = 0; warp < plan_.shape.warps; ++warp) plan_.records.push_back(record(cta, warp));
     }

@@ -1,16 +1,16 @@
 #include "asymkv/kernels/cuda/device_attend.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/cuda/cuda_support.h"
-#include "asymkv/kernels/cuda/row_kernels.h"
 #include "asymkv/kv/tiled_layout.h"
 
 namespace asymkv::cuda {
 namespace {
 
-constexpr size_t kMaxPlans = 64;
+constexpr size_t kMaxSparePlans = 64;
 // Fresh tokens of a sequence from which cuDNN's attention takes it: fewer are not worth a graph of their own length.
 constexpr int64_t kPromptTokens = 256;
 
@@ -27,12 +27,9 @@ void* narrow_row(const float* rows, const AttendParams& params, int64_t row) {
   return const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(rows)) + row * q_elems(params);
 }
 
-bool reads_stored(const AttendSequence& sequence) {
-  return sequence.stored_len > 0 && sequence.num_queries > 0;
-}
-
-bool reads_fresh(const AttendSequence& sequence) {
-  return sequence.num_fresh > 0 && sequence.num_queries > 0;
+// Row `row` of packed ones.
+void* packed_row(const std::shared_ptr<void>& rows, const AttendParams& params, int64_t row) {
+  return static_cast<uint16_t*>(rows.get()) + row * q_elems(params);
 }
 
 // Whether cuDNN's attention serves the fresh rows of this sequence.
@@ -40,21 +37,6 @@ bool is_prompt(const AttendParams& params, const AttendSequence& sequence) {
   static const bool has_sdpa = sdpa_refusal().empty();
   return has_sdpa && params.window == 0 && params.logit_soft_cap == 0.0F && params.fresh_dtype != DType::kF32 &&
          params.k_head_dim <= 128 && sequence.num_fresh >= kPromptTokens && sequence.num_fresh == sequence.num_queries;
-}
-
-void add_rows(const AttendSequence& sequence, std::vector<int32_t>& rows) {
-  for (int64_t i = 0; i < sequence.num_queries; ++i) rows.push_back(static_cast<int32_t>(sequence.query_row + i));
-}
-
-// Page tables aside.
-bool same_batch(const DecodeBatch& a, const DecodeBatch& b) {
-  return a.num_kv_heads == b.num_kv_heads && a.group == b.group && a.window == b.window && a.page_size == b.page_size &&
-         a.seq_lens == b.seq_lens && a.num_queries == b.num_queries && a.query_pos == b.query_pos &&
-         a.page_rows == b.page_rows;
-}
-
-bool are_consecutive(const std::vector<int32_t>& rows) {
-  return std::ranges::adjacent_find(rows, [](int32_t a, int32_t b) { return b != a + 1; }) == rows.end();
 }
 
 // What a log says about a call is the name that supports() gives; it must be that of the launched instance.
@@ -66,39 +48,45 @@ void check_announced(const KvGeometry& geometry, const KvFormat& format, int64_t
 
 }  // namespace
 
-// The sequences of one launch of the decode kernel, in one plane of pages.
-struct DeviceAttend::Launch {
-  KvGeometry geometry;
-  KvFormat format;
-  const std::byte* blocks = nullptr;
-  const std::byte* scales = nullptr;
-  const float* fixed_scales = nullptr;
-  const KeyTransform* transform = nullptr;
-  bool overlaps = false;      // may begin before the kernel before it has ended
-  std::vector<int32_t> rows;  // of q and out, of each query
-  std::vector<int32_t> table;
-  DecodeBatch batch;
+bool DeviceAttend::knows(const AttendParams& params) const {
+  return std::ranges::any_of(passes_, [&](const AttendPass& pass) { return pass.serves(params); });
+}
 
-  void add(const AttendSequence& sequence, int64_t num_keys, int64_t query_pos) {
-    batch.seq_lens.push_back(static_cast<int32_t>(num_keys));
-    batch.page_rows.push_back(static_cast<int32_t>(table.size()));
-    batch.num_queries.push_back(static_cast<int32_t>(sequence.num_queries));
-    batch.query_pos.push_back(static_cast<int32_t>(query_pos));
-    add_rows(sequence, rows);
+AttendPass& DeviceAttend::pass_of(const AttendParams& params) {
+  for (AttendPass& pass : passes_) {
+    if (pass.serves(params)) return pass;
   }
-};
+  if (params.pass == 0 || (!passes_.empty() && passes_.front().number != params.pass)) forget_passes();
+  AttendPass pass =
+      make_attend_pass(params, [&](const AttendSequence& sequence) { return is_prompt(params, sequence); });
+  for (AttendPart& part : pass.parts) {
+    part.own_rows = stream_copy(std::as_bytes(std::span(part.rows)));
+    part.device_rows = static_cast<const int32_t*>(part.own_rows.get());
+  }
+  return passes_.emplace_back(std::move(pass));
+}
 
-DeviceAttend::Call DeviceAttend::make_call(const AttendParams& params, int64_t num_rows) {
-  Call call{params};
-  call.narrow = params.row_dtype != DType::kF32;
-  call.single = std::ranges::all_of(params.sequences, [](const AttendSequence& s) {
-    return s.num_queries == 0 || reads_stored(s) != reads_fresh(s);
-  });
-  call.direct = call.narrow && call.single && params.sinks == nullptr && params.lse == nullptr;
+// Memory of plans is used again.
+void DeviceAttend::forget_passes() {
+  for (AttendPass& pass : passes_) {
+    for (AttendPart& part : pass.parts) {
+      for (AttendGroup& group : part.groups) {
+        for (auto& [shape, plan] : group.plans) {
+          if (spare_plans_.size() < kMaxSparePlans) spare_plans_.push_back(std::move(plan));
+        }
+      }
+    }
+  }
+  passes_.clear();
+}
+
+DeviceAttend::Call DeviceAttend::make_call(const AttendParams& params, const AttendPass& pass) {
+  Call call{params, pass};
+  call.direct = pass.narrow && pass.single && params.sinks == nullptr && params.lse == nullptr;
   if (call.direct) return call;
-  if (call.narrow) call.own_out = stream_memory(num_rows * q_elems(params) * 4);
-  if (params.lse == nullptr) call.own_lse = stream_memory(num_rows * params.num_q_heads * 4);
-  call.out = call.narrow ? static_cast<float*>(call.own_out.get()) : params.out;
+  if (pass.narrow) call.own_out = stream_memory(pass.num_rows * q_elems(params) * 4);
+  if (params.lse == nullptr) call.own_lse = stream_memory(pass.num_rows * params.num_q_heads * 4);
+  call.out = pass.narrow ? static_cast<float*>(call.own_out.get()) : params.out;
   call.lse = params.lse == nullptr ? static_cast<float*>(call.own_lse.get()) : params.lse;
   return call;
 }
@@ -111,34 +99,18 @@ JoinParams DeviceAttend::join_params(const Call& call, const int32_t* rows, int6
   join.head_dim = static_cast<int32_t>(call.params.k_head_dim);
   join.out = call.out;
   join.lse = call.lse;
-  join.first = call.single;
+  join.first = call.pass.single;
   return join;
 }
 
 void DeviceAttend::run(const AttendParams& params) {
-  const std::span<const AttendSequence> sequences = params.sequences;
-  std::vector<int32_t> rows;
-  int64_t num_rows = 0;
-  for (const AttendSequence& s : sequences) {
-    add_rows(s, rows);
-    num_rows = std::max(num_rows, s.query_row + s.num_queries);
-  }
-  if (rows.empty()) return;
-  const Call call = make_call(params, num_rows);
-  const auto all_rows = [&] { return join_params(call, tables_.of(rows), std::ssize(rows)); };
-  if (!call.single) launch_clear(all_rows(), nullptr);
-  std::vector<bool> done(sequences.size());
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (done[i] || !reads_stored(sequences[i])) continue;
-    std::vector<size_t> same;  // sequences in the same cache
-    for (size_t j = i; j < sequences.size(); ++j) {
-      if (!reads_stored(sequences[j]) || sequences[j].cache.tiled_blocks != sequences[i].cache.tiled_blocks) continue;
-      same.push_back(j);
-      done[j] = true;
-    }
-    attend_stored(call, same);
-  }
-  attend_fresh(call);
+  AttendPass& pass = pass_of(params);
+  if (pass.rows.empty()) return;
+  const Call call = make_call(params, pass);
+  const auto all_rows = [&] { return join_params(call, tables_.of(pass.rows), std::ssize(pass.rows)); };
+  if (!pass.single) launch_clear(all_rows(), nullptr);
+  for (AttendPart& part : pass.parts) run_part(call, part);
+  for (const size_t i : pass.prompts) attend_prompt(call, params.sequences[i]);
   if (params.sinks != nullptr) {
     JoinParams all = all_rows();
     all.first = false;
@@ -146,83 +118,98 @@ void DeviceAttend::run(const AttendParams& params) {
     launch_join(all, nullptr);
   }
   if (call.own_out != nullptr) {
-    ASYMKV_CHECK(std::ssize(rows) == num_rows, "{} of {} rows belong to a sequence", rows.size(), num_rows);
-    launch_narrow({call.out, params.out, nullptr, num_rows, q_elems(params), true}, nullptr);
+    ASYMKV_CHECK(std::ssize(pass.rows) == pass.num_rows, "{} of {} rows belong to a sequence", pass.rows.size(),
+                 pass.num_rows);
+    launch_narrow({call.out, params.out, nullptr, pass.num_rows, q_elems(params), true}, nullptr);
   }
   check_launches();
 }
 
-DeviceAttend::Launch DeviceAttend::make_launch(const AttendParams& params, const KvGeometry& geometry,
-                                               const KvFormat& format) const {
-  Launch launch;
-  launch.geometry = geometry;
-  launch.format = format;
-  launch.batch.num_kv_heads = static_cast<int32_t>(params.num_kv_heads);
-  launch.batch.group = static_cast<int32_t>(params.num_q_heads / params.num_kv_heads);
-  launch.batch.window = static_cast<int32_t>(params.window);
-  launch.batch.page_size = static_cast<int32_t>(geometry.page_size);
-  return launch;
+// Queries as the launches read them: BF16 rows where they lie if those of each launch follow each other.
+DeviceAttend::PartRows DeviceAttend::read_queries(const Call& call, const AttendPart& part) {
+  const AttendParams& params = call.params;
+  PartRows rows;
+  if (call.pass.narrow && part.each_in_place) return rows;
+  const auto num_rows = static_cast<int64_t>(part.rows.size());
+  rows.q = stream_memory(num_rows * q_elems(params) * 2);
+  if (call.pass.narrow) {
+    launch_move_rows({params.q, rows.q.get(), part.device_rows, num_rows, q_elems(params)}, nullptr);
+    return rows;
+  }
+  const float* first = part.in_order ? params.q + part.rows.front() * q_elems(params) : params.q;
+  const int32_t* from = part.in_order ? nullptr : part.device_rows;
+  launch_narrow({first, rows.q.get(), from, num_rows, q_elems(params), part.bf16}, nullptr);
+  return rows;
 }
 
-void DeviceAttend::attend_stored(const Call& call, const std::vector<size_t>& sequences) {
+void DeviceAttend::run_part(const Call& call, AttendPart& part) {
   const AttendParams& params = call.params;
-  const KvLayerView& view = params.sequences[sequences.front()].cache;
-  Launch launch = make_launch(params, view.layout->geometry(), view.layout->format());
-  for (const size_t i : sequences) {
-    const AttendSequence& s = params.sequences[i];
-    launch.add(s, s.stored_len, s.query_pos);
-    for (const PageId page : s.pages.first(static_cast<size_t>(view.layout->pages_for(s.stored_len)))) {
-      launch.table.push_back(static_cast<int32_t>(page_index(page)));
-    }
+  const auto num_rows = static_cast<int64_t>(part.rows.size());
+  PartRows rows = read_queries(call, part);
+  if (!call.direct || rows.q != nullptr) {
+    rows.out = stream_memory(num_rows * q_elems(params) * 2);
+    rows.lse = stream_memory(num_rows * params.num_q_heads * 4);
   }
-  launch.blocks = view.tiled_blocks;
-  launch.scales = view.tiled_scales;
-  launch.fixed_scales = tables_.of(std::vector<float>{view.fixed_scales.key, view.fixed_scales.value});
-  launch.transform = view.transform;
-  launch.overlaps =
-      std::ranges::all_of(sequences, [&](size_t i) { return reads_older_keys_early(params.sequences[i]); });
-  run(call, launch);
+  for (AttendGroup& group : part.groups) run_group(call, group, part.bf16, rows);
+  if (rows.out == nullptr) return;
+  if (call.direct) {
+    return launch_move_rows({rows.out.get(), params.out, part.device_rows, num_rows, q_elems(params), true}, nullptr);
+  }
+  JoinParams join = join_params(call, part.device_rows, num_rows);
+  join.part = rows.out.get();
+  join.part_lse = static_cast<const float*>(rows.lse.get());
+  join.part_bf16 = part.bf16;
+  launch_join(join, nullptr);
 }
 
-void DeviceAttend::attend_fresh(const Call& call) {
+void DeviceAttend::run_group(const Call& call, AttendGroup& group, bool bf16, const PartRows& rows) {
   const AttendParams& params = call.params;
-  std::vector<FreshPiece> pieces;
-  const DType dtype = params.fresh_dtype;
-  Launch launch = make_launch(params, {params.num_kv_heads, params.k_head_dim, params.v_head_dim, kPageSize},
-                              {{.dtype = dtype}, {.dtype = dtype}});
-  int64_t most = 0;
-  for (const AttendSequence& s : params.sequences) {
-    if (!reads_fresh(s)) continue;
-    if (is_prompt(params, s)) {
-      attend_prompt(call, s);
-      continue;
-    }
-    launch.add(s, s.num_fresh, 0);  // positions count from the first fresh key
-    const auto first_page = static_cast<int32_t>(launch.table.size());
-    pieces.push_back({s.fresh_k, s.fresh_v, static_cast<int32_t>(s.num_fresh), first_page});
-    for (int64_t t = 0; t < s.num_fresh; t += kPageSize) {
-      launch.table.push_back(static_cast<int32_t>(launch.table.size()));
-    }
-    most = std::max(most, s.num_fresh);
+  const bool fresh = group.is_fresh;
+  const KvLayerView view = fresh ? KvLayerView{} : params.sequences[group.sequences.front()].cache;
+  const std::shared_ptr<void> packed = fresh ? pack_fresh(call, group) : nullptr;
+  DecodeArguments arguments;
+  arguments.blocks = fresh ? static_cast<const std::byte*>(packed.get()) : view.tiled_blocks;
+  arguments.scales = view.tiled_scales;
+  arguments.fixed_scales = tables_.of(std::vector<float>{view.fixed_scales.key, view.fixed_scales.value});
+  if (view.transform != nullptr) arguments.bias = &key_bias(*view.transform, *params.rope);
+  const int32_t first = group.rows.front();
+  arguments.q = rows.q == nullptr ? narrow_row(params.q, params, first) : packed_row(rows.q, params, group.first_row);
+  arguments.out =
+      rows.out == nullptr ? narrow_row(params.out, params, first) : packed_row(rows.out, params, group.first_row);
+  if (rows.lse != nullptr) {
+    arguments.lse = static_cast<float*>(rows.lse.get()) + group.first_row * params.num_q_heads;
   }
-  if (pieces.empty()) return;
-  if (dtype == DType::kF32) {
+  arguments.q_is_bf16 = bf16;
+  arguments.softmax_scale = params.softmax_scale;
+  arguments.logit_soft_cap = params.logit_soft_cap;
+  arguments.overlap_previous = group.overlaps;
+  launch_decode(plan(group, arguments.bias), arguments, nullptr);
+}
+
+// The fresh rows of the group in pages of 16-bit keys and values.
+std::shared_ptr<void> DeviceAttend::pack_fresh(const Call& call, const AttendGroup& group) {
+  const AttendParams& params = call.params;
+  if (params.fresh_dtype == DType::kF32) {
     throw_unsupported("fresh keys and values of no 16-bit type: the CUDA kernels read 16-bit rows");
   }
-  const TiledLayout tiled(launch.geometry, launch.format);
-  const std::shared_ptr<void> blocks = stream_memory(tiled.plane_bytes(static_cast<int64_t>(launch.table.size())));
+  std::vector<FreshPiece> pieces;
+  for (size_t i = 0; i < group.sequences.size(); ++i) {
+    const AttendSequence& s = params.sequences[group.sequences[i]];
+    pieces.push_back({s.fresh_k, s.fresh_v, static_cast<int32_t>(s.num_fresh), group.batch.page_rows[i]});
+  }
+  const TiledLayout tiled(group.geometry, group.format);
+  std::shared_ptr<void> blocks = stream_memory(tiled.plane_bytes(static_cast<int64_t>(group.table.size())));
   PackParams pack;
   pack.pieces = tables_.of(pieces);
   pack.num_pieces = static_cast<int32_t>(pieces.size());
-  pack.max_tokens = static_cast<int32_t>(most);
-  pack.num_kv_heads = launch.batch.num_kv_heads;
+  pack.max_tokens = static_cast<int32_t>(group.most_tokens);
+  pack.num_kv_heads = group.batch.num_kv_heads;
   pack.head_dim = static_cast<int32_t>(params.k_head_dim);
   pack.blocks = static_cast<std::byte*>(blocks.get());
-  pack.bf16 = dtype == DType::kBF16;
-  pack.rows_are_16bit = call.narrow;
+  pack.bf16 = params.fresh_dtype == DType::kBF16;
+  pack.rows_are_16bit = call.pass.narrow;
   launch_pack(pack, nullptr);
-  launch.blocks = pack.blocks;
-  run(call, launch);
+  return blocks;
 }
 
 const DevicePrefill& DeviceAttend::prefill(const AttendParams& params, int64_t num_tokens) {
@@ -257,7 +244,7 @@ void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequenc
     launch_narrow({from, to, nullptr, rows, elems, arguments.bf16}, nullptr);
     return to;
   };
-  if (call.narrow) {
+  if (call.pass.narrow) {
     arguments.q = narrow_row(params.q, params, sequence.query_row);
     arguments.fresh_k = sequence.fresh_k;
     arguments.fresh_v = sequence.fresh_v;
@@ -270,8 +257,8 @@ void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequenc
   if (!call.direct) arguments.lse = static_cast<float*>(make(rows * params.num_q_heads * 4));
   prefill(params, rows).run(*sdpa_, arguments, nullptr);
   if (call.direct) return;
-  std::vector<int32_t> out_rows;
-  add_rows(sequence, out_rows);
+  std::vector<int32_t> out_rows(static_cast<size_t>(rows));
+  std::iota(out_rows.begin(), out_rows.end(), static_cast<int32_t>(sequence.query_row));
   JoinParams join = join_params(call, tables_.of(out_rows), rows);
   join.part = arguments.out;
   join.part_lse = arguments.lse;
@@ -291,86 +278,27 @@ const DeviceKeyBias& DeviceAttend::key_bias(const KeyTransform& transform, const
   });
 }
 
-const DevicePlan& DeviceAttend::plan(const Launch& launch, const DecodeConfig& config, const DeviceKeyBias* bias) {
+const DevicePlan& DeviceAttend::plan(AttendGroup& group, const DeviceKeyBias* bias) {
   const BiasShape shape = bias == nullptr ? BiasShape{} : bias->shape();
-  auto known = std::ranges::find_if(plans_, [&](const KnownPlan& p) {
-    return p.config == config.code() && p.bias == shape && same_batch(p.batch, launch.batch) && p.table == launch.table;
-  });
-  if (known == plans_.end()) {
-    if (!limits_.contains(config.code())) limits_[config.code()] = query_limits(config);
-    const DecodePlan made = plan_decode(config, launch.batch, limits_.at(config.code()), {}, shape);
-    std::unique_ptr<DevicePlan> on_device;  // the oldest one's memory, once there are many
-    if (plans_.size() >= kMaxPlans) {
-      on_device = std::move(plans_.back().plan);
-      plans_.pop_back();
-    } else {
-      on_device = std::make_unique<DevicePlan>();
-    }
-    on_device->reset(made, launch.table);
-    known = plans_.insert(plans_.begin(), {config.code(), shape, launch.batch, launch.table, std::move(on_device)});
-    known->batch.page_table = {};  // of the launch
+  for (const auto& [known, plan] : group.plans) {
+    if (known == shape) return *plan;
   }
-  plans_.splice(plans_.begin(), plans_, known);
-  return *known->plan;
-}
-
-// Launches over BF16 rows read them and write results in place where the launch's rows follow each other.
-void DeviceAttend::launch_attention(const Call& call, const Launch& launch, const DevicePlan& on_device,
-                                    DecodeArguments arguments) {
-  const AttendParams& params = call.params;
-  const bool bf16 = arguments.q_is_bf16;
-  const int32_t* rows = tables_.of(launch.rows);
-  const auto num_rows = static_cast<int64_t>(launch.rows.size());
-  const bool in_place = call.narrow && are_consecutive(launch.rows);
-  std::shared_ptr<void> q, out, lse;
-  if (in_place) {
-    arguments.q = narrow_row(params.q, params, launch.rows.front());
-  } else {
-    q = stream_memory(num_rows * q_elems(params) * 2);
-    arguments.q = q.get();
-    if (call.narrow) {
-      launch_move_rows({params.q, q.get(), rows, num_rows, q_elems(params)}, nullptr);
-    } else {
-      launch_narrow({params.q, q.get(), rows, num_rows, q_elems(params), bf16}, nullptr);
-    }
-  }
-  if (call.direct && in_place) {
-    arguments.out = narrow_row(params.out, params, launch.rows.front());
-    return launch_decode(on_device, arguments, nullptr);
-  }
-  out = stream_memory(num_rows * q_elems(params) * 2);
-  lse = stream_memory(num_rows * params.num_q_heads * 4);
-  arguments.out = out.get();
-  arguments.lse = static_cast<float*>(lse.get());
-  launch_decode(on_device, arguments, nullptr);
-  if (call.direct) return launch_move_rows({out.get(), params.out, rows, num_rows, q_elems(params), true}, nullptr);
-  JoinParams join = join_params(call, rows, num_rows);
-  join.part = out.get();
-  join.part_lse = arguments.lse;
-  join.part_bf16 = bf16;
-  launch_join(join, nullptr);
-}
-
-void DeviceAttend::run(const Call& call, Launch& launch) {
-  const AttendParams& params = call.params;
-  launch.batch.page_table = launch.table;
-  const DeviceKeyBias* bias = launch.transform == nullptr ? nullptr : &key_bias(*launch.transform, *params.rope);
-  const DecodeChoice choice =
-      choose_decode(launch.geometry, launch.format, launch.batch.group, std::ranges::max(launch.batch.num_queries),
-                    bias != nullptr && bias->shape().fast_steps > 0);
+  const DecodeChoice choice = choose_decode(group.geometry, group.format, group.batch.group,
+                                            std::ranges::max(group.batch.num_queries), shape.fast_steps > 0);
   if (!choice.ok) throw_unsupported("{}", choice.reason);
-  const DevicePlan& on_device = plan(launch, choice.config, bias);
-  check_announced(launch.geometry, launch.format, launch.batch.group, on_device.host().config);
-  DecodeArguments arguments;
-  arguments.blocks = launch.blocks;
-  arguments.scales = launch.scales;
-  arguments.fixed_scales = launch.fixed_scales;
-  arguments.bias = bias;
-  arguments.q_is_bf16 = call.narrow || choice.config.key == DType::kBF16;
-  arguments.softmax_scale = params.softmax_scale;
-  arguments.logit_soft_cap = params.logit_soft_cap;
-  arguments.overlap_previous = launch.overlaps;
-  launch_attention(call, launch, on_device, arguments);
+  check_announced(group.geometry, group.format, group.batch.group, choice.config);
+  const uint32_t code = choice.config.code();
+  if (!limits_.contains(code)) limits_[code] = query_limits(choice.config);
+  group.batch.page_table = group.table;
+  std::unique_ptr<DevicePlan> plan;
+  if (spare_plans_.empty()) {
+    plan = std::make_unique<DevicePlan>();
+  } else {
+    plan = std::move(spare_plans_.back());
+    spare_plans_.pop_back();
+  }
+  plan->reset(plan_decode(choice.config, group.batch, limits_.at(code), {}, shape), group.table);
+  return *group.plans.emplace_back(shape, std::move(plan)).second;
 }
 
 }  // namespace asymkv::cuda

@@ -52,6 +52,7 @@ void DeviceWrite::run(const WriteKvParams& params) {
   }
   const int64_t elems = side_elems(params);
   if (elems == 0) return;
+  if (!knows(params)) plan_pass(params);
   const Rows rows(params);
   const bool wide = params.row_dtype == DType::kF32;
   // The first target that takes every token leaves fresh keys on the way.
@@ -59,10 +60,10 @@ void DeviceWrite::run(const WriteKvParams& params) {
   const std::shared_ptr<void> own_fresh = wide && params.fresh_k != nullptr ? stream_memory(elems * 2) : nullptr;
   void* fresh = wide ? own_fresh.get() : params.fresh_k;
   bool has_fresh = fresh == nullptr;
-  for (const WriteTarget& target : params.targets) {
-    const bool every = std::ranges::none_of(target.slots, [](int64_t slot) { return slot < 0; });
+  for (size_t i = 0; i < params.targets.size(); ++i) {
+    const bool every = pass_.targets[i].num_written == params.num_tokens;
     const bool takes = !has_fresh && every && k_dtype == params.native_dtype;
-    store(params, target, rows, takes ? fresh : nullptr);
+    store(params, i, rows, takes ? fresh : nullptr);
     has_fresh = has_fresh || takes;
   }
   if (!has_fresh) fresh_keys(params, rows, fresh);
@@ -78,14 +79,30 @@ void DeviceWrite::run(const WriteKvParams& params) {
   check_launches();
 }
 
-const DeviceWrite::Plan& DeviceWrite::plan(std::span<const int64_t> slots, int64_t num_slots) {
-  const int64_t size[] = {num_slots};
-  return plans_.get(ContentKey().add(slots).add(size).take(), [&] {
-    const WritePlan plan = plan_write(slots, num_slots);
-    const std::vector<WriteRun> runs = plan.launch_order();
-    return Plan{stream_copy(std::as_bytes(std::span(runs))), static_cast<int64_t>(plan.runs.size()), plan.num_whole(),
-                plan.num_written};
-  });
+bool DeviceWrite::knows(const WriteKvParams& params) const {
+  if (params.pass == 0 || params.pass != pass_.number) return false;
+  const bool same =
+      params.num_tokens == pass_.num_tokens &&
+      std::ranges::equal(params.targets, pass_.slots, {}, [](const WriteTarget& t) { return t.slots.data(); });
+  ASYMKV_CHECK(same, "two writes of pass {} with other tokens or targets", pass_.number);
+  return true;
+}
+
+void DeviceWrite::plan_pass(const WriteKvParams& params) {
+  Pass pass{params.pass, params.num_tokens, {}, {}, stream_copy(std::as_bytes(params.positions))};
+  for (const WriteTarget& target : params.targets) {
+    const int64_t num_slots = target.cache.num_pages * target.cache.layout->geometry().page_size;
+    pass.slots.push_back(target.slots.data());
+    pass.targets.push_back(plan(target.slots, num_slots));
+  }
+  pass_ = std::move(pass);
+}
+
+DeviceWrite::Plan DeviceWrite::plan(std::span<const int64_t> slots, int64_t num_slots) {
+  const WritePlan plan = plan_write(slots, num_slots);
+  const std::vector<WriteRun> runs = plan.launch_order();
+  return {stream_copy(std::as_bytes(std::span(runs))), static_cast<int64_t>(plan.runs.size()), plan.num_whole(),
+          plan.num_written};
 }
 
 WriteParams DeviceWrite::common_params(const WriteKvParams& params, const Rows& rows, const Plan& plan) {
@@ -96,7 +113,7 @@ WriteParams DeviceWrite::common_params(const WriteKvParams& params, const Rows& 
   p.k_bias = params.k_bias;
   p.cosines = rope.cosines;
   p.sines = rope.sines;
-  p.positions = tables_.of(params.positions);
+  p.positions = static_cast<const int32_t*>(pass_.positions.get());
   p.runs = static_cast<const WriteRun*>(plan.runs.get());
   p.num_runs = static_cast<int32_t>(plan.num_runs);
   p.num_whole = static_cast<int32_t>(plan.num_whole);
@@ -105,10 +122,11 @@ WriteParams DeviceWrite::common_params(const WriteKvParams& params, const Rows& 
   return p;
 }
 
-void DeviceWrite::store(const WriteKvParams& params, const WriteTarget& target, const Rows& rows, void* fresh_k) {
+void DeviceWrite::store(const WriteKvParams& params, size_t target_idx, const Rows& rows, void* fresh_k) {
+  const WriteTarget& target = params.targets[target_idx];
   const KvLayerView& cache = target.cache;
   const KvGeometry& geometry = cache.layout->geometry();
-  const Plan& on_device = plan(target.slots, cache.num_pages * geometry.page_size);
+  const Plan& on_device = pass_.targets[target_idx];
   if (on_device.num_written == 0) return;
   WriteParams p = common_params(params, rows, on_device);
   if (cache.transform != nullptr) p.removed = tables_.of(cache.transform->removed);
@@ -128,7 +146,7 @@ void DeviceWrite::fresh_keys(const WriteKvParams& params, const Rows& rows, void
   const TiledLayout tiled(geometry, format);
   std::vector<int64_t> slots;
   for (int64_t t = 0; t < params.num_tokens; ++t) slots.push_back(t);
-  const Plan& on_device = plan(slots, params.num_tokens);
+  const Plan on_device = plan(slots, params.num_tokens);
   const int64_t num_pages = (params.num_tokens + kTiledPageSize - 1) / kTiledPageSize;
   const std::shared_ptr<void> blocks = stream_memory(tiled.plane_bytes(num_pages));
   WriteParams p = common_params(params, rows, on_device);

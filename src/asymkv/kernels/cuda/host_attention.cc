@@ -69,6 +69,7 @@ class HostAttention final : public AttentionBackend {
     call.fresh_k = fresh_k.as<float>();
     call.fresh_v = fresh_v.as<float>();
     call.targets = targets;
+    call.pass = 0;  // pages have other places in every call
     device_->write_kv(call);
     device_->finish();
     for (DevicePages& own : pages) own.download();
@@ -105,6 +106,7 @@ class HostAttention final : public AttentionBackend {
     call.sinks = sinks.as<float>();
     call.fresh_dtype = fresh_dtype_of(params);
     call.sequences = sequences;
+    call.pass = 0;
     device_->attend(call);
     take_back(out, params.out, heads * params.v_head_dim);
     take_back(lse, params.lse, heads);

@@ -1,6 +1,7 @@
 #include "asymkv/model/forward/decoder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,12 @@ constexpr size_t kLossRows = 128;  // rows whose logits are held at once to scor
 // Whether a chunk attends to what a cache holds: to earlier tokens, or to its own once they are stored.
 bool reads_stored(const ForwardChunk& chunk) {
   return chunk.start_pos > 0 || chunk.own_reads == OwnReads::kStored;
+}
+
+// Decoders may share a backend.
+uint64_t next_pass() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
 }
 
 // Where element `elem` of rows of a type lies.
@@ -164,9 +171,8 @@ const AttentionBackend& Decoder::reader_of(const ForwardChunk& chunk) const {
   return reads_stored(chunk) ? attention_of(chunk.context->cache()) : *backends_.attention;
 }
 
-// Rounds the queries of a chunk whose cache asks for it: rows belong to one chunk, so it is done in place.
-AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, int64_t layer_idx,
-                                        Scratch& scratch) const {
+// Without the planes of a layer.
+AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, Scratch& scratch) const {
   const int64_t k_dim = config_.num_kv_heads * config_.head_dim;
   const ForwardChunk& chunk = batch.chunks[chunk_idx];
   const bool fresh = chunk.own_reads == OwnReads::kFresh;
@@ -176,7 +182,6 @@ AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, in
   sequence.query_pos = chunk.start_pos;
   sequence.stored_len = chunk.start_pos + (fresh ? 0 : batch.rows[chunk_idx].count);
   if (reads_stored(chunk)) {
-    sequence.cache = chunk.context->cache().layer(layer_idx);
     sequence.pages = chunk.context->pages();
     sequence.query_dtype = chunk.context->cache().config().use.query_dtype;
   }
@@ -185,15 +190,32 @@ AttendSequence Decoder::attend_sequence(const Batch& batch, size_t chunk_idx, in
     sequence.fresh_v = at_elem(scratch.fresh_v, batch.row_dtype, sequence.query_row * k_dim);
     sequence.num_fresh = sequence.num_queries;
   }
-  if (sequence.query_dtype) {
-    const int64_t first_row = sequence.query_row * config_.num_q_heads;
-    backends_.model->round_rows(*sequence.query_dtype, sequence.num_queries * config_.num_q_heads, config_.head_dim,
-                                scratch.q.data() + first_row * config_.head_dim);
-  }
   return sequence;
 }
 
-void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+// The same for all layers but for planes.
+void Decoder::list_reads(Batch& batch, Scratch& scratch) const {
+  for (const AttentionBackend* attention : {backends_.attention.get(), backends_.control.get()}) {
+    Batch::Reads reads{attention, {}, {}};
+    for (size_t c = 0; c < batch.chunks.size(); ++c) {
+      const ForwardChunk& chunk = batch.chunks[c];
+      if (&reader_of(chunk) != attention) continue;
+      reads.sequences.push_back(attend_sequence(batch, c, scratch));
+      reads.caches.push_back(reads_stored(chunk) ? &chunk.context->cache() : nullptr);
+    }
+    if (!reads.sequences.empty()) batch.reads.push_back(std::move(reads));
+  }
+}
+
+// The queries of a sequence whose cache asks for it, in place: rows belong to one chunk.
+void Decoder::round_queries(const AttendSequence& sequence, Scratch& scratch) const {
+  if (!sequence.query_dtype) return;
+  const int64_t first_row = sequence.query_row * config_.num_q_heads;
+  backends_.model->round_rows(*sequence.query_dtype, sequence.num_queries * config_.num_q_heads, config_.head_dim,
+                              scratch.q.data() + first_row * config_.head_dim);
+}
+
+void Decoder::attend_all(Batch& batch, int64_t layer_idx, Scratch& scratch) const {
   AttendParams params;
   params.num_q_heads = config_.num_q_heads;
   params.num_kv_heads = config_.num_kv_heads;
@@ -207,14 +229,18 @@ void Decoder::attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch
   params.rope = &rope(layer_idx);
   params.fresh_dtype = fresh_dtype(batch);
   params.row_dtype = batch.row_dtype;
-  for (const AttentionBackend* attention : {backends_.attention.get(), backends_.control.get()}) {
-    std::vector<AttendSequence> sequences;
-    for (size_t c = 0; c < batch.chunks.size(); ++c) {
-      if (&reader_of(batch.chunks[c]) != attention) continue;
-      sequences.push_back(attend_sequence(batch, c, layer_idx, scratch));
+  params.pass = batch.pass;
+  for (Batch::Reads& reads : batch.reads) {
+    for (size_t i = 0; i < reads.sequences.size(); ++i) {
+      AttendSequence& sequence = reads.sequences[i];
+      if (reads.caches[i] == nullptr) continue;
+      // Sequences of one cache mostly stand together.
+      const bool again = i > 0 && reads.caches[i] == reads.caches[i - 1];
+      sequence.cache = again ? reads.sequences[i - 1].cache : reads.caches[i]->layer(layer_idx);
+      round_queries(sequence, scratch);
     }
-    params.sequences = sequences;
-    if (!sequences.empty()) attention->attend(params);
+    params.sequences = reads.sequences;
+    reads.attention->attend(params);
   }
 }
 
@@ -246,6 +272,7 @@ void Decoder::write_family(const Batch& batch, int64_t layer_idx, const Attentio
   params.targets = targets;
   params.fresh_k = reads ? scratch.fresh_k.data() : nullptr;
   params.fresh_v = reads ? scratch.fresh_v.data() : nullptr;
+  params.pass = batch.pass;
   attention.write_kv(params);
 }
 
@@ -314,17 +341,12 @@ void Decoder::scale_queries(const Batch& batch, Scratch& scratch) const {
 }
 
 void Decoder::observe(int64_t layer_idx, const Batch& batch, const Scratch& scratch, ForwardObserver& observer) const {
-  const auto on_host = [&](const FloatArray& array) {
-    std::vector<float> copy(static_cast<size_t>(array.size()));
-    backends_.model->download(array.data(), copy);
-    return copy;
-  };
-  const std::vector<float> q = on_host(scratch.q), k = on_host(scratch.k);
-  const std::vector<float> fresh_k = on_host(scratch.fresh_k), fresh_v = on_host(scratch.fresh_v);
+  const std::vector<float> q = to_host(scratch.q), k = to_host(scratch.k);
+  const std::vector<float> fresh_k = to_host(scratch.fresh_k), fresh_v = to_host(scratch.fresh_v);
   observer.on_layer({layer_idx, batch.num_rows, batch.positions, q, k, fresh_k, fresh_v});
 }
 
-void Decoder::run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
+void Decoder::run_attention(int64_t layer_idx, Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
   const Weights::Layer& w = weights_->layers[static_cast<size_t>(layer_idx)];
   const int64_t rows = batch.num_rows;
   project_qkv(layer_idx, batch, scratch);
@@ -421,6 +443,8 @@ FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType nativ
   batch.row_dtype = row_dtype(batch, observer);
   Scratch scratch =
       make_scratch(batch.num_rows, batch.row_dtype, [&](int64_t floats) { return backends_.model->allocate(floats); });
+  batch.pass = next_pass();
+  list_reads(batch, scratch);
   backends_.model->embed(weights_->embedding, batch.tokens, static_cast<float>(config_.embedding_scale),
                          scratch.x.data());
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -430,33 +454,67 @@ FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType nativ
   return scratch.x;
 }
 
+std::vector<float> Decoder::to_host(const FloatArray& rows) const {
+  std::vector<float> host(static_cast<size_t>(rows.size()));
+  backends_.model->download(rows.data(), host);
+  return host;
+}
+
 std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType native_dtype,
                                     ForwardObserver* observer) {
   const FloatArray x = run_layers(chunks, native_dtype, observer);
   normalise(x.size() / config_.hidden_size, config_.hidden_size, x.data(), weights_->final_norm, x.data());
-  std::vector<float> hidden(static_cast<size_t>(x.size()));
-  backends_.model->download(x.data(), hidden);
+  std::vector<float> hidden = to_host(x);
+  backends_.attention->finish();
+  return hidden;
+}
+
+// The rows of each chunk's last token, after the final norm.
+FloatArray Decoder::last_rows(std::span<const ForwardChunk> chunks, const FloatArray& x) const {
+  const int64_t dim = config_.hidden_size, rows = std::ssize(chunks);
+  FloatArray last = backends_.model->allocate(rows * dim);
+  if (x.size() == last.size()) {
+    normalise(rows, dim, x.data(), weights_->final_norm, last.data());
+    return last;
+  }
+  int64_t end = 0;
+  for (int64_t c = 0; c < rows; ++c) {
+    end += std::ssize(chunks[static_cast<size_t>(c)].tokens);
+    normalise(1, dim, x.data() + (end - 1) * dim, weights_->final_norm, last.data() + c * dim);
+  }
+  return last;
+}
+
+std::vector<float> Decoder::last_hidden(std::span<const ForwardChunk> chunks, DType native_dtype) {
+  std::vector<float> hidden = to_host(last_rows(chunks, run_layers(chunks, native_dtype, nullptr)));
   backends_.attention->finish();
   return hidden;
 }
 
 std::vector<std::optional<int32_t>> Decoder::greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
-  const FloatArray x = run_layers(chunks, native_dtype, nullptr);
-  const int64_t dim = config_.hidden_size, rows = std::ssize(chunks);
-  const FloatArray last = backends_.model->allocate(rows * dim);
-  if (x.size() == last.size()) {
-    normalise(rows, dim, x.data(), weights_->final_norm, last.data());
-  } else {
-    int64_t end = 0;
-    for (int64_t c = 0; c < rows; ++c) {
-      end += std::ssize(chunks[static_cast<size_t>(c)].tokens);
-      normalise(1, dim, x.data() + (end - 1) * dim, weights_->final_norm, last.data() + c * dim);
-    }
-  }
-  const FloatArray logits = placed_logits(rows, last.data());
-  auto tokens = backends_.model->finite_argmax(rows, config_.vocab_size, logits.data());
+  const FloatArray last = last_rows(chunks, run_layers(chunks, native_dtype, nullptr));
+  const FloatArray logits = placed_logits(std::ssize(chunks), last.data());
+  auto tokens = backends_.model->finite_argmax(std::ssize(chunks), config_.vocab_size, logits.data());
   backends_.attention->finish();
   return tokens;
+}
+
+std::vector<double> Decoder::losses(std::span<const ForwardChunk> chunks, std::span<const int32_t> targets,
+                                    DType native_dtype) {
+  const int64_t dim = config_.hidden_size;
+  const FloatArray x = run_layers(chunks, native_dtype, nullptr);
+  ASYMKV_CHECK(x.size() == std::ssize(targets) * dim, "{} targets of {} rows", targets.size(), x.size() / dim);
+  normalise(std::ssize(targets), dim, x.data(), weights_->final_norm, x.data());
+  std::vector<double> losses;
+  for (size_t begin = 0; begin < targets.size(); begin += kLossRows) {
+    const size_t count = std::min(kLossRows, targets.size() - begin);
+    const FloatArray logits = placed_logits(static_cast<int64_t>(count), x.data() + static_cast<int64_t>(begin) * dim);
+    const std::vector<double> part =
+        backends_.model->target_losses(targets.subspan(begin, count), config_.vocab_size, logits.data());
+    losses.insert(losses.end(), part.begin(), part.end());
+  }
+  backends_.attention->finish();
+  return losses;
 }
 
 FloatArray Decoder::placed_logits(int64_t rows, const float* hidden) const {
@@ -478,30 +536,12 @@ FloatArray Decoder::placed_logits(std::span<const float> hidden_rows) const {
 }
 
 std::vector<float> Decoder::logits(std::span<const float> hidden_rows) const {
-  const FloatArray placed = placed_logits(hidden_rows);
-  std::vector<float> logits(static_cast<size_t>(placed.size()));
-  backends_.model->download(placed.data(), logits);
-  return logits;
+  return to_host(placed_logits(hidden_rows));
 }
 
 std::vector<std::optional<int32_t>> Decoder::greedy_tokens(std::span<const float> hidden_rows) const {
   const FloatArray logits = placed_logits(hidden_rows);
   return backends_.model->finite_argmax(logits.size() / config_.vocab_size, config_.vocab_size, logits.data());
-}
-
-std::vector<double> Decoder::target_losses(std::span<const float> hidden_rows, std::span<const int32_t> targets) const {
-  const auto dim = static_cast<size_t>(config_.hidden_size);
-  ASYMKV_CHECK(hidden_rows.size() == targets.size() * dim, "{} floats are not {} rows of {}", hidden_rows.size(),
-               targets.size(), dim);
-  std::vector<double> losses;
-  for (size_t begin = 0; begin < targets.size(); begin += kLossRows) {
-    const size_t count = std::min(kLossRows, targets.size() - begin);
-    const FloatArray logits = placed_logits(hidden_rows.subspan(begin * dim, count * dim));
-    const std::vector<double> part =
-        backends_.model->target_losses(targets.subspan(begin, count), config_.vocab_size, logits.data());
-    losses.insert(losses.end(), part.begin(), part.end());
-  }
-  return losses;
 }
 
 }  // namespace asymkv

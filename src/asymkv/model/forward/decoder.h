@@ -89,17 +89,19 @@ class Decoder {
   std::vector<float> forward(std::span<const ForwardChunk> chunks, DType native_dtype,
                              ForwardObserver* observer = nullptr);
 
-  // The same pass, of which only the first largest logit after each chunk's last token is wanted (none where a logit is
-  // not finite): neither hidden states nor logits leave the device. Every chunk has a token.
+  // The same pass, of which only a part leaves the device. Of chunks that have a token each: the hidden states of each
+  // one's last token, [chunks, hidden_size], and the first largest logit after it (none where a logit is not finite).
+  std::vector<float> last_hidden(std::span<const ForwardChunk> chunks, DType native_dtype);
   std::vector<std::optional<int32_t>> greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype);
+  // Negative log-likelihood of each token's target in nats; not finite where a logit is not. Logits of a few rows at a
+  // time, so that a large vocabulary needs little memory.
+  std::vector<double> losses(std::span<const ForwardChunk> chunks, std::span<const int32_t> targets,
+                             DType native_dtype);
 
   // [rows, vocab_size] of rows of hidden states.
   std::vector<float> logits(std::span<const float> hidden_rows) const;
   // The first largest logit of each row; nothing where a logit is not finite.
   std::vector<std::optional<int32_t>> greedy_tokens(std::span<const float> hidden_rows) const;
-  // Negative log-likelihood of each row's target in nats; not finite where a logit is not. A few rows at a time, so
-  // that a large vocabulary needs little memory.
-  std::vector<double> target_losses(std::span<const float> hidden_rows, std::span<const int32_t> targets) const;
 
   // Bytes of the model backend's memory that a greedy step of `rows` tokens takes while it runs, with logits of
   // `logit_rows` of them; what attention needs beside its rows is not in it.
@@ -122,19 +124,23 @@ class Decoder {
   DType row_dtype(const Batch& batch, const ForwardObserver* observer) const;
   FloatArray run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer);
   Scratch make_scratch(int64_t rows, DType row_dtype, const std::function<FloatArray(int64_t)>& take) const;
-  void run_attention(int64_t layer_idx, const Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
+  void run_attention(int64_t layer_idx, Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
   void project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratch) const;
   void scale_queries(const Batch& batch, Scratch& scratch) const;
   void write_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
   void write_family(const Batch& batch, int64_t layer_idx, const AttentionBackend& attention, Scratch& scratch) const;
-  void attend_all(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
-  AttendSequence attend_sequence(const Batch& batch, size_t chunk_idx, int64_t layer_idx, Scratch& scratch) const;
+  void attend_all(Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  AttendSequence attend_sequence(const Batch& batch, size_t chunk_idx, Scratch& scratch) const;
+  void list_reads(Batch& batch, Scratch& scratch) const;
+  void round_queries(const AttendSequence& sequence, Scratch& scratch) const;
   const AttentionBackend& reader_of(const ForwardChunk& chunk) const;
   void observe(int64_t layer_idx, const Batch& batch, const Scratch& scratch, ForwardObserver& observer) const;
   void run_mlp(int64_t layer_idx, int64_t rows, Scratch& scratch) const;
   void add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const;
   void norm_operand(int64_t begin, int64_t rows, const FloatArray& weight, Scratch& scratch) const;
   void normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const;
+  FloatArray last_rows(std::span<const ForwardChunk> chunks, const FloatArray& x) const;
+  std::vector<float> to_host(const FloatArray& rows) const;
   FloatArray placed_logits(int64_t rows, const float* hidden) const;
   FloatArray placed_logits(std::span<const float> hidden_rows) const;
   int64_t position_limit(int64_t num_positions) const;

@@ -54,6 +54,14 @@ struct Decoder::Batch {
     std::vector<int64_t> slots;
   };
   std::vector<Write> writes;
+  // What one family attends to; the planes of `sequences` are those of the layer under way.
+  struct Reads {
+    const AttentionBackend* attention = nullptr;
+    std::vector<AttendSequence> sequences;
+    std::vector<KvCache*> caches;  // of each sequence; null: it reads nothing that is stored
+  };
+  std::vector<Reads> reads;
+  uint64_t pass = 0;  // AttendParams::pass
   DType native_dtype = DType::kBF16;
   DType row_dtype = DType::kF32;  // of queries, keys, values and what attention makes of them
   bool wants_fresh = false;       // a chunk reads its own rows before they are stored, or an observer does
