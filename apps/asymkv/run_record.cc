@@ -61,6 +61,12 @@ int64_t largest_batch(const LaunchCounts& launches) {
   return largest;
 }
 
+// Prompts are enqueued call by call even where decode steps are replayed.
+std::string launch_mode(const LaunchCounts& launches) {
+  const bool graph = std::ranges::any_of(launches, [](const auto& entry) { return entry.first.mode == "graph"; });
+  return graph ? "graph" : "eager";
+}
+
 AllocatedSide allocated(const KvCache& cache, bool key_side) {
   const KvFormat& format = cache.layout().format();
   const PageBytes page = cache.layout().page_bytes();
@@ -144,6 +150,7 @@ Record make_record(const LoadedModel& model, const KvCache& cache, const Request
   record.key = side_facts(cache, requested, launches, true);
   record.value = side_facts(cache, requested, launches, false);
   record.launch.batch = largest_batch(launches);
+  record.launch.mode = launch_mode(launches);
   record.scales = scale_facts(cache);
   if (cache.layout().format().key.prebias) {
     record.transform = {"key_bias_removed", key_transforms_sha256(cache.config().transforms)};

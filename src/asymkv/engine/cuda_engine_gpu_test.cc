@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "asymkv/engine/generate.h"
 #include "asymkv/runtime/backends.h"
 #include "asymkv/runtime/backends_testkit.h"
+#include "asymkv/runtime/launch_log.h"
 
 namespace asymkv {
 namespace {
@@ -250,6 +252,55 @@ TEST(CudaEngine, FormatsSideBySide) {
     const std::vector<float> one = run_chunk(model, alone[i], std::span(tokens).last(1), OwnReads::kStored);
     EXPECT_LT(test::relative_distance(std::span(all).subspan(i * dim, dim), one), 0.05) << kFormats[i];
   }
+}
+
+// Steps that are recorded and replayed, padded where sequences have ended, beside the same steps call by call. Both
+// caches count the same elements, and the log says that graphs were launched.
+TEST(CudaEngine, RecordedStepsGiveWhatCallsGive) {
+  if (test::cannot_run_cuda()) GTEST_SKIP();
+  LoadedModel& model = model_on("cuda");
+  const DType native = model.config().native_dtype;
+  std::vector<std::unique_ptr<KvCache>> caches[2];
+  std::vector<SequencePages> sequences[2];  // of recorded steps, and of calls
+  constexpr size_t kEach = 3;
+  for (size_t side = 0; side < 2; ++side) {
+    for (const char* kv : kFormats) {
+      caches[side].push_back(make_test_cache(model, kv));
+      for (size_t i = 0; i < kEach; ++i) {
+        SequencePages& sequence = sequences[side].emplace_back(*caches[side].back());
+        run_chunk(model, sequence, prompt_tokens(model, 30 + 9 * i), OwnReads::kFresh);
+      }
+    }
+  }
+  const std::vector<int32_t> tokens = prompt_tokens(model, 80);
+  const auto dim = static_cast<size_t>(model.config().hidden_size);
+  double worst = 0.0;
+  for (size_t step = 0; step < 40; ++step) {  // longer than a page
+    std::vector<ForwardChunk> chunks[2];
+    for (size_t side = 0; side < 2; ++side) {
+      for (size_t i = 0; i < sequences[side].size(); ++i) {
+        if (i % kEach < step / 15) continue;  // one of each cache ends
+        chunks[side].push_back(
+            append_chunk(sequences[side][i], std::span(tokens).subspan(step + i, 1), OwnReads::kStored));
+      }
+    }
+    const std::vector<float> replayed = model.decoder.last_hidden(chunks[0], native);
+    const std::vector<float> called = model.decoder.forward(chunks[1], native);
+    ASSERT_EQ(replayed.size(), called.size());
+    for (size_t row = 0; row < chunks[0].size(); ++row) {
+      const auto at = [&](const std::vector<float>& x) { return std::span(x).subspan(row * dim, dim); };
+      worst = std::max(worst, test::relative_distance(at(replayed), at(called)));
+    }
+  }
+  std::cout << "recorded steps: " << worst << " from calls at most\n";
+  EXPECT_LT(worst, 0.02);
+  for (size_t i = 0; i < caches[0].size(); ++i) {
+    EXPECT_EQ(caches[0][i]->k_counters(1).elems, caches[1][i]->k_counters(1).elems) << kFormats[i];
+    EXPECT_EQ(caches[0][i]->v_counters(0).elems, caches[1][i]->v_counters(0).elems) << kFormats[i];
+  }
+  const auto* log = dynamic_cast<const LoggedAttention*>(model.decoder.backends().attention.get());
+  ASSERT_NE(log, nullptr);
+  EXPECT_TRUE(std::ranges::any_of(log->launches(), [](const auto& entry) { return entry.first.mode == "graph"; }));
 }
 
 TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -20,14 +19,8 @@
 namespace asymkv {
 namespace {
 
-std::filesystem::path source_dir() {
-  const char* folder = std::getenv("ASYMKV_SOURCE_DIR");
-  return folder == nullptr ? "." : folder;
-}
-
-Backends cpu_backends() {
-  return {make_cpu_attention(), make_cpu_model_backend()};
-}
+using test::cpu_backends;
+using test::source_dir;
 
 LoadedModel& fragile() {
   static const std::unique_ptr<LoadedModel> model = load_model(source_dir() / "models/probe-fragile", cpu_backends());

@@ -1,6 +1,7 @@
 #include "asymkv/kv/cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -33,8 +34,17 @@ float KvLayerView::v_scale(int64_t page, int64_t kv_head, int64_t slot) const {
   return layout->format().value.scale == ScaleKind::kFixed ? fixed_scales.value : 1.0F;
 }
 
+namespace {
+
+uint64_t next_cache_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
 KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
-    : layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {
+    : id_(next_cache_id()), layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {
   ASYMKV_CHECK(config_.num_layers >= 0, "num_layers is {}", config_.num_layers);
   check_scales();
   check_transforms();

@@ -81,6 +81,8 @@ class KvCache {
   // for device memory in a build without CUDA or a geometry that TiledLayout refuses.
   KvCache(const KvLayout& layout, KvCacheConfig config);
 
+  // Of this cache alone, as long as the process runs.
+  uint64_t id() const { return id_; }
   const KvLayout& layout() const { return layout_; }
   // Of the bytes as they lie in memory: KvLayout's id, or TiledLayout's.
   std::string layout_id() const;
@@ -113,6 +115,7 @@ class KvCache {
   void check_transforms() const;
   [[noreturn]] void throw_no_memory() const;
 
+  uint64_t id_;
   KvLayout layout_;
   KvCacheConfig config_;
   PagePool pool_;

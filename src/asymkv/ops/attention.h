@@ -27,25 +27,27 @@ struct WriteTarget {
 // All targets of one call must have the same fresh dtypes. Several targets: one prefill serves several formats.
 struct WriteKvParams {
   int64_t num_tokens = 0;
-  DType row_dtype = DType::kF32;       // of k, v, fresh_k and fresh_v: see AttendParams
-  const float* k = nullptr;            // [num_tokens, num_kv_heads, k_head_dim], before bias and RoPE
-  const float* v = nullptr;            // [num_tokens, num_kv_heads, v_head_dim], complete
-  const float* k_bias = nullptr;       // [num_kv_heads, k_head_dim]; may be null
-  std::span<const int32_t> positions;  // [num_tokens]
+  DType row_dtype = DType::kF32;              // of k, v, fresh_k and fresh_v: see AttendParams
+  const float* k = nullptr;                   // [num_tokens, num_kv_heads, k_head_dim], before bias and RoPE
+  const float* v = nullptr;                   // [num_tokens, num_kv_heads, v_head_dim], complete
+  const float* k_bias = nullptr;              // [num_kv_heads, k_head_dim]; may be null
+  std::span<const int32_t> positions;         // [num_tokens]
+  const int32_t* placed_positions = nullptr;  // the same in the backend's memory; may be null
   const RopeTable* rope = nullptr;
   KvGeometry geometry;
   DType native_dtype = DType::kBF16;
   std::span<const WriteTarget> targets;
   float* fresh_k = nullptr;  // [num_tokens, num_kv_heads, k_head_dim]; may be null
   float* fresh_v = nullptr;  // [num_tokens, num_kv_heads, v_head_dim]; may be null
-  uint64_t pass = 0;         // see AttendParams
+  uint64_t pass = 0;         // see AttendParams, as the next
+  bool recorded = false;
 };
 
 // The part of a batch that belongs to one sequence. Its keys are the stored ones at positions [0, stored_len), read
 // from pages, followed by num_fresh just-computed ones at positions [query_pos, query_pos + num_fresh); either may be
 // empty. A key at position j is visible to a query at position p if j <= p and (window == 0 or p - j < window).
-// Stored and fresh positions must not overlap. A query with no visible key gets zeros (and LSE -inf, or the sink's
-// logit).
+// Stored and fresh positions must not overlap. A query with no visible key (padding has neither) gets zeros (and LSE
+// -inf, or the sink's logit).
 struct AttendSequence {
   int64_t query_row = 0;    // first row of q and out
   int64_t num_queries = 0;  // consecutive positions
@@ -81,6 +83,7 @@ struct AttendParams {
   // Calls of one number differ only as layers of one pass do: in rows, planes, scales, transforms, RoPE and window. A
   // family may plan such a pass once. Numbers are not used again; 0: a call that is like no other.
   uint64_t pass = 0;
+  bool recorded = false;  // made within ModelBackend::record(): nothing is done before a replay
 };
 
 enum class Phase { kWrite, kDecode, kPrefill, kMixed };
@@ -106,6 +109,18 @@ class AttentionBackend {
   // params that contradict each other (a slot outside the plane, a page id outside the pool, overlapping positions).
   virtual void write_kv(const WriteKvParams& params) const = 0;
   virtual void attend(const AttendParams& params) const = 0;
+  // What the calls of this pass number plan stays until forget_pass(), so that they may be recorded and replayed
+  // (ModelBackend::record) with other tokens and sequences of the same rows. Each write target has room for its even
+  // share of the tokens.
+  virtual void keep_pass(uint64_t /*pass*/) const {}
+  virtual void forget_pass(uint64_t /*pass*/) const {}
+  // Puts these tokens (sequences) under the calls of a kept pass, as one layer makes them. False: those cannot serve
+  // them, and the pass is to be forgotten.
+  virtual bool replan(const WriteKvParams& /*params*/) const { return false; }
+  virtual bool replan(const AttendParams& /*params*/) const { return false; }
+  // A replay has done what params ask, once for each of `layers` layers: for counters.
+  virtual void replayed(const WriteKvParams& /*params*/, int64_t /*layers*/) const {}
+  virtual void replayed(const AttendParams& /*params*/, int64_t /*layers*/) const {}
   // Waits for all calls so far; counters are complete then. Their targets' counters must live until it returns.
   virtual void finish() const {}
 };

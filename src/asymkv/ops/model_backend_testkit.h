@@ -15,6 +15,10 @@ class ModelBackendWrapper : public ModelBackend {
   DType operand_dtype() const override { return inner_->operand_dtype(); }
   int64_t workspace_bytes() const override { return inner_->workspace_bytes(); }
   void release_unused() const override { inner_->release_unused(); }
+  bool records() const override { return inner_->records(); }
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) const override {
+    return inner_->record(work);
+  }
   FloatArray allocate(int64_t elems) const override { return inner_->allocate(elems); }
   void upload(std::span<const float> from, float* to) const override { inner_->upload(from, to); }
   void download(const float* from, std::span<float> to) const override { inner_->download(from, to); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,8 +83,16 @@ struct PrepareQkvParams {
   const float* q_norm = nullptr;  // [head_dim]; null: none
   const float* k_norm = nullptr;  // [head_dim]; null: none
   const RopeTable* rope = nullptr;
-  std::span<const int32_t> positions;  // [rows]
-  DType row_dtype = DType::kF32;       // of qkv, q, k and v: FP32, or operand_dtype()
+  std::span<const int32_t> positions;         // [rows]
+  DType row_dtype = DType::kF32;              // of qkv, q, k and v: FP32, or operand_dtype()
+  const int32_t* placed_positions = nullptr;  // the same in the backend's memory; may be null
+};
+
+// Work that was recorded, to be done again in one go.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void replay() const = 0;
 };
 
 // Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as
@@ -96,6 +105,11 @@ class ModelBackend {
   virtual DType operand_dtype() const { return DType::kF32; }
   // Memory that it keeps beside what it was asked for.
   virtual int64_t workspace_bytes() const { return 0; }
+  // What `work` enqueues, recorded instead of done: it is done by replay(), with what arrays hold then. Those, and what
+  // attention planned (AttentionBackend::keep_pass), must stay. Null: a backend that records nothing; work is not
+  // called.
+  virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& /*work*/) const { return nullptr; }
+  virtual bool records() const { return false; }
   // Gives back what freed arrays left behind for later ones.
   virtual void release_unused() const {}
 

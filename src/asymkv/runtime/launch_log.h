@@ -21,11 +21,12 @@ struct Launch {
   std::string phase;   // "write", "decode", "mixed"
   std::string kernel;  // the family's own name for what served it
   int64_t batch = 0;   // sequences of that cache in the call; 0: a write
+  std::string mode;    // "eager", or "graph" for a replay
   auto operator<=>(const Launch&) const = default;
 };
 
 // Passes every call on to another family and counts what ran. Reads of fresh keys alone are no launch: they touch no
-// cache. Not thread-safe, as the backends' callers are not.
+// cache; what is recorded counts when it is replayed. Not thread-safe, as the backends' callers are not.
 class LoggedAttention final : public AttentionBackend {
  public:
   explicit LoggedAttention(std::unique_ptr<AttentionBackend> inner) : inner_(std::move(inner)) {}
@@ -35,6 +36,12 @@ class LoggedAttention final : public AttentionBackend {
   }
   KvMemory cache_memory() const override { return inner_->cache_memory(); }
   void finish() const override { inner_->finish(); }
+  void keep_pass(uint64_t pass) const override { inner_->keep_pass(pass); }
+  void forget_pass(uint64_t pass) const override { inner_->forget_pass(pass); }
+  bool replan(const WriteKvParams& params) const override { return inner_->replan(params); }
+  bool replan(const AttendParams& params) const override { return inner_->replan(params); }
+  void replayed(const WriteKvParams& params, int64_t layers) const override;
+  void replayed(const AttendParams& params, int64_t layers) const override;
   void write_kv(const WriteKvParams& params) const override;
   void attend(const AttendParams& params) const override;
   const std::map<Launch, int64_t>& launches() const { return launches_; }
@@ -46,8 +53,11 @@ class LoggedAttention final : public AttentionBackend {
     Phase phase = Phase::kWrite;
     std::optional<DType> query_dtype;
     int64_t batch = 0;
+    bool graph = false;
     auto operator<=>(const Call&) const = default;
   };
+  void count(const WriteKvParams& params, int64_t layers, bool graph) const;
+  void count(const AttendParams& params, int64_t layers, bool graph) const;
   int64_t& counter(const KvLayout& layout, const Call& call) const;
   std::unique_ptr<AttentionBackend> inner_;
   mutable std::map<Launch, int64_t> launches_;

@@ -57,5 +57,25 @@ TEST(LaunchLog, CountsEverySequenceOfAMixedCall) {
   EXPECT_EQ(log.launches().size(), 5U) << "a call of another batch is another launch";
 }
 
+// What is recorded counts once a replay, for all the layers that the announced call stands for.
+TEST(LaunchLog, CountsReplaysAsGraphs) {
+  const KvLayout native({2, 64, 64}, parse_kv_format("native", DType::kBF16, ScaleKind::kDynamic));
+  const std::vector<AttendSequence> sequences = {reading(native, 1), reading(native, 1)};
+  AttendParams params;
+  params.num_q_heads = params.num_kv_heads = 2;
+  params.sequences = sequences;
+  params.recorded = true;
+  const LoggedAttention log(std::make_unique<NoAttention>());
+  log.attend(params);
+  EXPECT_TRUE(log.launches().empty());
+  log.replayed(params, 24);
+  log.replayed(params, 24);
+  ASSERT_EQ(log.launches().size(), 1U);
+  const auto& [launch, count] = *log.launches().begin();
+  EXPECT_EQ(launch.mode, "graph");
+  EXPECT_EQ(launch.batch, 2);
+  EXPECT_EQ(count, 96);
+}
+
 }  // namespace
 }  // namespace asymkv

@@ -8,8 +8,10 @@
 namespace asymkv::cuda {
 namespace {
 
+// Padding, which has a cache and no keys, too.
 bool reads_stored(const AttendSequence& sequence) {
-  return sequence.stored_len > 0 && sequence.num_queries > 0;
+  const bool pads = sequence.num_fresh == 0 && sequence.cache.tiled_blocks != nullptr;
+  return sequence.num_queries > 0 && (sequence.stored_len > 0 || pads);
 }
 
 bool reads_fresh(const AttendSequence& sequence) {
@@ -130,6 +132,18 @@ bool AttendPass::serves(const AttendParams& params) const {
       std::ranges::equal(params.sequences, sequences, same_shape) && narrow == (params.row_dtype != DType::kF32),
       "two attention calls of pass {} with other sequences or rows", number);
   return true;
+}
+
+bool AttendPass::has_rows_of(const AttendPass& other) const {
+  const auto same_group = [](const AttendGroup& a, const AttendGroup& b) {
+    return a.rows == b.rows && a.format == b.format && a.overlaps == b.overlaps && a.is_fresh == b.is_fresh;
+  };
+  const auto same_part = [&](const AttendPart& a, const AttendPart& b) {
+    return a.bf16 == b.bf16 && a.fresh == b.fresh && a.rows == b.rows &&
+           std::ranges::equal(a.groups, b.groups, same_group);
+  };
+  return narrow == other.narrow && single == other.single && num_rows == other.num_rows && rows == other.rows &&
+         prompts == other.prompts && std::ranges::equal(parts, other.parts, same_part);
 }
 
 AttendPass make_attend_pass(const AttendParams& params,

@@ -50,11 +50,14 @@ struct AttendPass {
   int64_t num_rows = 0;                   // one more than the largest of them
   bool narrow = false;                    // BF16 rows
   bool single = false;                    // each row's state has one part
+  bool kept = false;                      // AttentionBackend::keep_pass
   std::vector<AttendPart> parts;
   std::vector<size_t> prompts;  // sequences whose fresh rows another kernel takes
 
   // Whether `params` is a call of this pass. Throws Error{kInternal} for one that claims so and differs.
   bool serves(const AttendParams& params) const;
+  // Whether launches for one pass serve the other, but for lengths and pages.
+  bool has_rows_of(const AttendPass& other) const;
 };
 
 // takes_prompt: of a sequence with fresh rows, whether another kernel attends to them.

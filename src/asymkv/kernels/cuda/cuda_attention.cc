@@ -49,6 +49,24 @@ class CudaAttention final : public AttentionBackend {
     attend_.run(params);
   }
 
+  void keep_pass(uint64_t pass) const override {
+    write_.keep_pass(pass);
+    attend_.keep_pass(pass);
+  }
+  void forget_pass(uint64_t pass) const override {
+    write_.forget_pass(pass);
+    attend_.forget_pass(pass);
+  }
+  bool replan(const WriteKvParams& params) const override {
+    check_write_params(params, KvMemory::kDevice);
+    return write_.replan(params);
+  }
+  bool replan(const AttendParams& params) const override {
+    check_attend_params(params, KvMemory::kDevice);
+    return attend_.replan(params);
+  }
+  void replayed(const WriteKvParams& params, int64_t /*layers*/) const override { write_.replayed(params); }
+  void replayed(const AttendParams& /*params*/, int64_t /*layers*/) const override {}
   void finish() const override { write_.finish(); }
 
  private:

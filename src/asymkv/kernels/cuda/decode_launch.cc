@@ -6,13 +6,18 @@
 #include <array>
 #include <bit>
 #include <numbers>
+#include <set>
+#include <utility>
 
 #include "asymkv/device/cuda/cuda_error.h"
 
 namespace asymkv::cuda {
 namespace {
 
+// Once a kernel: the calls cost as much as half a launch.
 void prepare_kernel(const void* kernel, bool large_cluster) {
+  static thread_local std::set<std::pair<const void*, bool>> prepared;
+  if (!prepared.emplace(kernel, large_cluster).second) return;
   ASYMKV_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
   if (large_cluster) ASYMKV_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
 }
@@ -101,10 +106,29 @@ void DevicePlan::allocate(const Room& room) {
   if (grow(arrivals_, room_.segments * 4)) arrivals_.fill(0);  // every launch leaves them at zero
 }
 
-void DevicePlan::reset(const DecodePlan& plan, std::span<const int32_t> page_table) {
+void DevicePlan::reset(const DecodePlan& plan, std::span<const int32_t> page_table, int64_t spare) {
   plan_ = plan;
-  allocate({static_cast<int64_t>(plan.segments.size()), static_cast<int64_t>(page_table.size())});
+  const auto segments = static_cast<int64_t>(plan.segments.size()), ids = static_cast<int64_t>(page_table.size());
+  allocate({segments + spare * segments, ids + spare * ids});
   upload(plan, page_table, nullptr);
+}
+
+bool DevicePlan::has_launch_of(const DecodePlan& plan) const {
+  return plan.config == plan_.config && plan.shape == plan_.shape && plan.columns == plan_.columns &&
+         plan.group == plan_.group && plan.num_kv_heads == plan_.num_kv_heads && plan.num_ctas == plan_.num_ctas &&
+         plan.page_shift == plan_.page_shift && plan.bias == plan_.bias && plan.window == plan_.window &&
+         plan.shared == plan_.shared;
+}
+
+bool DevicePlan::has_room(const DecodePlan& plan, std::span<const int32_t> page_table) const {
+  return std::ssize(plan.segments) <= room_.segments && std::ssize(page_table) <= room_.page_ids;
+}
+
+bool DevicePlan::replace(const DecodePlan& plan, std::span<const int32_t> page_table) {
+  if (!has_launch_of(plan) || !has_room(plan, page_table)) return false;
+  plan_ = plan;
+  upload(plan, page_table, nullptr);
+  return true;
 }
 
 void DevicePlan::upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {
@@ -120,16 +144,12 @@ void DevicePlan::upload(const DecodePlan& plan, std::span<const int32_t> page_ta
 }
 
 void DevicePlan::update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream) {
-  const bool same_shape = plan.config == plan_.config && plan.shape == plan_.shape && plan.columns == plan_.columns &&
-                          plan.group == plan_.group && plan.num_kv_heads == plan_.num_kv_heads &&
-                          plan.records.size() == plan_.records.size() && plan.page_shift == plan_.page_shift &&
-                          plan.shape.cluster_size == 1 && plan.bias == plan_.bias && plan.window == plan_.window;
-  if (!same_shape) throw_usage("the plan \"{}\" is not of the range \"{}\"", plan.describe(), plan_.describe());
-  const auto segments = static_cast<int64_t>(plan.segments.size());
-  const auto ids = static_cast<int64_t>(page_table.size());
-  if (segments > room_.segments || ids > room_.page_ids) {
-    throw_usage("a plan of {} segments and {} page ids needs more room than the range's {} and {}", segments, ids,
-                room_.segments, room_.page_ids);
+  if (!has_launch_of(plan) || plan.shape.cluster_size != 1) {
+    throw_usage("the plan \"{}\" is not of the range \"{}\"", plan.describe(), plan_.describe());
+  }
+  if (!has_room(plan, page_table)) {
+    throw_usage("a plan of {} segments and {} page ids needs more room than the range's {} and {}",
+                plan.segments.size(), page_table.size(), room_.segments, room_.page_ids);
   }
   upload(plan, page_table, stream);
 }

@@ -26,7 +26,11 @@ class DevicePlan {
   const DecodePlan& host() const { return plan_; }
   // Becomes the plan of another batch, as the first constructor makes it, in the same memory where it has the room:
   // launches enqueued on the default stream after it see that plan.
-  void reset(const DecodePlan& plan, std::span<const int32_t> page_table);
+  // spare: times the segments and page ids that there is room for beside those, so that replace() takes later batches.
+  void reset(const DecodePlan& plan, std::span<const int32_t> page_table, int64_t spare = 0);
+  // The same for a plan that launches captured before can follow: one of the same launch, which has the room. False,
+  // and nothing is changed, for others.
+  bool replace(const DecodePlan& plan, std::span<const int32_t> page_table);
   // Enqueues the copy of a batch planned by plan_in_range(); launches enqueued or replayed after it on `stream` see the
   // batch. Throws Error{kUsage} for a plan of another shape or one that needs more room.
   void update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
@@ -39,6 +43,8 @@ class DevicePlan {
     int64_t page_ids = 0;
   };
   void allocate(const Room& room);
+  bool has_launch_of(const DecodePlan& plan) const;
+  bool has_room(const DecodePlan& plan, std::span<const int32_t> page_table) const;
   void upload(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);
 
   DecodePlan plan_;

@@ -153,6 +153,7 @@ struct DecodeShared {
   int32_t late = 0;           // a segment whose head this CTA has yet to finish; -1: none
   int32_t merge_slots = 0;    // a multiple of four, at most the warps
   int32_t total = 0;
+  bool operator==(const DecodeShared&) const = default;
 };
 
 // One launch. Pointers are device memory; all arrays outlive it.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/parallel.h"
 #include "asymkv/kernels/cuda/cuda_support.h"
 #include "asymkv/kv/tiled_layout.h"
 
@@ -11,6 +12,7 @@ namespace asymkv::cuda {
 namespace {
 
 constexpr size_t kMaxSparePlans = 64;
+constexpr int64_t kSpareOfKept = 2;  // a chat of some hundred tokens grows to a thousand
 // Fresh tokens of a sequence from which cuDNN's attention takes it: fewer are not worth a graph of their own length.
 constexpr int64_t kPromptTokens = 256;
 
@@ -39,6 +41,10 @@ bool is_prompt(const AttendParams& params, const AttendSequence& sequence) {
          params.k_head_dim <= 128 && sequence.num_fresh >= kPromptTokens && sequence.num_fresh == sequence.num_queries;
 }
 
+AttendPass make_pass(const AttendParams& params) {
+  return make_attend_pass(params, [&](const AttendSequence& sequence) { return is_prompt(params, sequence); });
+}
+
 // What a log says about a call is the name that supports() gives; it must be that of the launched instance.
 void check_announced(const KvGeometry& geometry, const KvFormat& format, int64_t group, const DecodeConfig& launched) {
   const Support said = family_support(geometry, format, group, Phase::kMixed);
@@ -49,21 +55,61 @@ void check_announced(const KvGeometry& geometry, const KvFormat& format, int64_t
 }  // namespace
 
 bool DeviceAttend::knows(const AttendParams& params) const {
-  return std::ranges::any_of(passes_, [&](const AttendPass& pass) { return pass.serves(params); });
+  const auto serves = [&](const AttendPass& pass) { return pass.serves(params); };
+  if (const auto kept = kept_.find(params.pass); kept != kept_.end()) return std::ranges::any_of(kept->second, serves);
+  return std::ranges::any_of(passes_, serves);
 }
 
 AttendPass& DeviceAttend::pass_of(const AttendParams& params) {
-  for (AttendPass& pass : passes_) {
+  const auto kept = kept_.find(params.pass);
+  std::list<AttendPass>& passes = kept == kept_.end() ? passes_ : kept->second;
+  for (AttendPass& pass : passes) {
     if (pass.serves(params)) return pass;
   }
-  if (params.pass == 0 || (!passes_.empty() && passes_.front().number != params.pass)) forget_passes();
-  AttendPass pass =
-      make_attend_pass(params, [&](const AttendSequence& sequence) { return is_prompt(params, sequence); });
+  if (&passes == &passes_ && (params.pass == 0 || (!passes_.empty() && passes_.front().number != params.pass))) {
+    forget_passes();
+  }
+  AttendPass pass = make_pass(params);
+  pass.kept = &passes != &passes_;
   for (AttendPart& part : pass.parts) {
     part.own_rows = stream_copy(std::as_bytes(std::span(part.rows)));
     part.device_rows = static_cast<const int32_t*>(part.own_rows.get());
   }
-  return passes_.emplace_back(std::move(pass));
+  return passes.emplace_back(std::move(pass));
+}
+
+// Rows stay where they are, plans where they have the room. A plan takes a tenth of a millisecond: all at once.
+bool DeviceAttend::replan(const AttendParams& params) {
+  const auto kept = kept_.find(params.pass);
+  if (kept == kept_.end()) return false;
+  const auto known = std::ranges::find(kept->second, params.window, &AttendPass::window);
+  if (known == kept->second.end()) return false;
+  AttendPass next = make_pass(params);
+  if (!known->has_rows_of(next)) return false;
+  struct Replacement {
+    AttendGroup* group;
+    const BiasShape* shape;
+    DevicePlan* on_device;
+    DecodePlan made = {};
+  };
+  std::vector<Replacement> plans;
+  for (size_t p = 0; p < next.parts.size(); ++p) {
+    for (size_t g = 0; g < next.parts[p].groups.size(); ++g) {
+      AttendGroup& group = next.parts[p].groups[g];
+      group.plans = std::move(known->parts[p].groups[g].plans);
+      for (auto& [shape, plan] : group.plans) plans.push_back({&group, &shape, plan.get()});
+    }
+    next.parts[p].own_rows = known->parts[p].own_rows;
+    next.parts[p].device_rows = known->parts[p].device_rows;
+  }
+  parallel_for(std::ssize(plans), [&](int64_t i, int) {
+    Replacement& plan = plans[static_cast<size_t>(i)];
+    plan.made = plan_group(*plan.group, *plan.shape);
+  });
+  next.kept = true;
+  *known = std::move(next);
+  return std::ranges::all_of(
+      plans, [](const Replacement& plan) { return plan.on_device->replace(plan.made, plan.group->table); });
 }
 
 // Memory of plans is used again.
@@ -108,19 +154,19 @@ void DeviceAttend::run(const AttendParams& params) {
   if (pass.rows.empty()) return;
   const Call call = make_call(params, pass);
   const auto all_rows = [&] { return join_params(call, tables_.of(pass.rows), std::ssize(pass.rows)); };
-  if (!pass.single) launch_clear(all_rows(), nullptr);
+  if (!pass.single) launch_clear(all_rows(), current_stream());
   for (AttendPart& part : pass.parts) run_part(call, part);
   for (const size_t i : pass.prompts) attend_prompt(call, params.sequences[i]);
   if (params.sinks != nullptr) {
     JoinParams all = all_rows();
     all.first = false;
     all.part_lse = params.sinks;
-    launch_join(all, nullptr);
+    launch_join(all, current_stream());
   }
   if (call.own_out != nullptr) {
     ASYMKV_CHECK(std::ssize(pass.rows) == pass.num_rows, "{} of {} rows belong to a sequence", pass.rows.size(),
                  pass.num_rows);
-    launch_narrow({call.out, params.out, nullptr, pass.num_rows, q_elems(params), true}, nullptr);
+    launch_narrow({call.out, params.out, nullptr, pass.num_rows, q_elems(params), true}, current_stream());
   }
   check_launches();
 }
@@ -133,12 +179,12 @@ DeviceAttend::PartRows DeviceAttend::read_queries(const Call& call, const Attend
   const auto num_rows = static_cast<int64_t>(part.rows.size());
   rows.q = stream_memory(num_rows * q_elems(params) * 2);
   if (call.pass.narrow) {
-    launch_move_rows({params.q, rows.q.get(), part.device_rows, num_rows, q_elems(params)}, nullptr);
+    launch_move_rows({params.q, rows.q.get(), part.device_rows, num_rows, q_elems(params)}, current_stream());
     return rows;
   }
   const float* first = part.in_order ? params.q + part.rows.front() * q_elems(params) : params.q;
   const int32_t* from = part.in_order ? nullptr : part.device_rows;
-  launch_narrow({first, rows.q.get(), from, num_rows, q_elems(params), part.bf16}, nullptr);
+  launch_narrow({first, rows.q.get(), from, num_rows, q_elems(params), part.bf16}, current_stream());
   return rows;
 }
 
@@ -153,13 +199,14 @@ void DeviceAttend::run_part(const Call& call, AttendPart& part) {
   for (AttendGroup& group : part.groups) run_group(call, group, part.bf16, rows);
   if (rows.out == nullptr) return;
   if (call.direct) {
-    return launch_move_rows({rows.out.get(), params.out, part.device_rows, num_rows, q_elems(params), true}, nullptr);
+    return launch_move_rows({rows.out.get(), params.out, part.device_rows, num_rows, q_elems(params), true},
+                            current_stream());
   }
   JoinParams join = join_params(call, part.device_rows, num_rows);
   join.part = rows.out.get();
   join.part_lse = static_cast<const float*>(rows.lse.get());
   join.part_bf16 = part.bf16;
-  launch_join(join, nullptr);
+  launch_join(join, current_stream());
 }
 
 void DeviceAttend::run_group(const Call& call, AttendGroup& group, bool bf16, const PartRows& rows) {
@@ -183,7 +230,7 @@ void DeviceAttend::run_group(const Call& call, AttendGroup& group, bool bf16, co
   arguments.softmax_scale = params.softmax_scale;
   arguments.logit_soft_cap = params.logit_soft_cap;
   arguments.overlap_previous = group.overlaps;
-  launch_decode(plan(group, arguments.bias), arguments, nullptr);
+  launch_decode(plan(group, arguments.bias, call.pass.kept), arguments, current_stream());
 }
 
 // The fresh rows of the group in pages of 16-bit keys and values.
@@ -208,7 +255,7 @@ std::shared_ptr<void> DeviceAttend::pack_fresh(const Call& call, const AttendGro
   pack.blocks = static_cast<std::byte*>(blocks.get());
   pack.bf16 = params.fresh_dtype == DType::kBF16;
   pack.rows_are_16bit = call.pass.narrow;
-  launch_pack(pack, nullptr);
+  launch_pack(pack, current_stream());
   return blocks;
 }
 
@@ -241,7 +288,7 @@ void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequenc
   arguments.softmax_scale = params.softmax_scale;
   const auto narrowed = [&](const float* from, int64_t elems) -> const void* {
     void* to = make(rows * elems * 2);
-    launch_narrow({from, to, nullptr, rows, elems, arguments.bf16}, nullptr);
+    launch_narrow({from, to, nullptr, rows, elems, arguments.bf16}, current_stream());
     return to;
   };
   if (call.pass.narrow) {
@@ -255,7 +302,7 @@ void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequenc
   }
   arguments.out = call.direct ? narrow_row(params.out, params, sequence.query_row) : make(rows * q_elems(params) * 2);
   if (!call.direct) arguments.lse = static_cast<float*>(make(rows * params.num_q_heads * 4));
-  prefill(params, rows).run(*sdpa_, arguments, nullptr);
+  prefill(params, rows).run(*sdpa_, arguments, current_stream());
   if (call.direct) return;
   std::vector<int32_t> out_rows(static_cast<size_t>(rows));
   std::iota(out_rows.begin(), out_rows.end(), static_cast<int32_t>(sequence.query_row));
@@ -263,41 +310,53 @@ void DeviceAttend::attend_prompt(const Call& call, const AttendSequence& sequenc
   join.part = arguments.out;
   join.part_lse = arguments.lse;
   join.part_bf16 = arguments.bf16;
-  launch_join(join, nullptr);
+  launch_join(join, current_stream());
 }
 
 const DeviceKeyBias& DeviceAttend::key_bias(const KeyTransform& transform, const RopeTable& rope) {
   const double magnitude[] = {rope.magnitude()};
   ContentKey key;
   key.add(transform.removed).add(transform.pair_class).add(rope.frequencies()).add(magnitude);
-  return *biases_.get(key.take(), [&] {
+  const auto& bias = biases_.get(key.take(), [&] {
     // RoPE multiplies what it turns (YaRN, LongRoPE): the removed vector comes back multiplied, too.
     KeyTransform turned = transform;
     for (float& x : turned.removed) x *= static_cast<float>(rope.magnitude());
-    return std::make_unique<DeviceKeyBias>(make_key_bias(turned, rope.frequencies()));
+    return std::make_shared<const DeviceKeyBias>(make_key_bias(turned, rope.frequencies()));
   });
+  keep_for_recording(bias);
+  return *bias;
 }
 
-const DevicePlan& DeviceAttend::plan(AttendGroup& group, const DeviceKeyBias* bias) {
+DecodePlan DeviceAttend::plan_group(AttendGroup& group, const BiasShape& shape) {
+  const DecodeChoice choice = choose_decode(group.geometry, group.format, group.batch.group,
+                                            std::ranges::max(group.batch.num_queries), shape.fast_steps > 0);
+  if (!choice.ok) throw_unsupported("{}", choice.reason);
+  group.batch.page_table = group.table;
+  return plan_decode(choice.config, group.batch, limits_of(choice.config), {}, shape);
+}
+
+const DeviceLimits& DeviceAttend::limits_of(const DecodeConfig& config) {
+  const std::lock_guard lock(limits_mutex_);
+  const auto known = limits_.find(config.code());
+  return known != limits_.end() ? known->second : limits_.emplace(config.code(), query_limits(config)).first->second;
+}
+
+const DevicePlan& DeviceAttend::plan(AttendGroup& group, const DeviceKeyBias* bias, bool kept) {
   const BiasShape shape = bias == nullptr ? BiasShape{} : bias->shape();
   for (const auto& [known, plan] : group.plans) {
     if (known == shape) return *plan;
   }
-  const DecodeChoice choice = choose_decode(group.geometry, group.format, group.batch.group,
-                                            std::ranges::max(group.batch.num_queries), shape.fast_steps > 0);
-  if (!choice.ok) throw_unsupported("{}", choice.reason);
-  check_announced(group.geometry, group.format, group.batch.group, choice.config);
-  const uint32_t code = choice.config.code();
-  if (!limits_.contains(code)) limits_[code] = query_limits(choice.config);
-  group.batch.page_table = group.table;
+  ASYMKV_CHECK(current_stream() == nullptr, "a plan of {} sequences within a recording", group.sequences.size());
+  const DecodePlan made = plan_group(group, shape);
+  check_announced(group.geometry, group.format, group.batch.group, made.config);
   std::unique_ptr<DevicePlan> plan;
-  if (spare_plans_.empty()) {
+  if (spare_plans_.empty() || kept) {
     plan = std::make_unique<DevicePlan>();
   } else {
     plan = std::move(spare_plans_.back());
     spare_plans_.pop_back();
   }
-  plan->reset(plan_decode(choice.config, group.batch, limits_.at(code), {}, shape), group.table);
+  plan->reset(made, group.table, kept ? kSpareOfKept : 0);
   return *group.plans.emplace_back(shape, std::move(plan)).second;
 }
 

@@ -3,6 +3,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "asymkv/kernels/cuda/attend_pass.h"
@@ -22,6 +23,10 @@ class DeviceAttend {
   explicit DeviceAttend(DeviceTables& tables) : tables_(tables) {}
   // Whether this pass was planned: of params only what differs between layers is to be checked.
   bool knows(const AttendParams& params) const;
+  // See AttentionBackend.
+  void keep_pass(uint64_t pass) { kept_[pass]; }
+  void forget_pass(uint64_t pass) { kept_.erase(pass); }
+  bool replan(const AttendParams& params);
   // Params were checked.
   void run(const AttendParams& params);
 
@@ -39,6 +44,7 @@ class DeviceAttend {
   struct PartRows {
     std::shared_ptr<void> q = nullptr, out = nullptr, lse = nullptr;
   };
+  static AttendPass* find_pass(std::list<AttendPass>& passes, const AttendParams& params);
   AttendPass& pass_of(const AttendParams& params);
   void forget_passes();
   static Call make_call(const AttendParams& params, const AttendPass& pass);
@@ -49,13 +55,17 @@ class DeviceAttend {
   std::shared_ptr<void> pack_fresh(const Call& call, const AttendGroup& group);
   void attend_prompt(const Call& call, const AttendSequence& sequence);
   const DevicePrefill& prefill(const AttendParams& params, int64_t num_tokens);
-  const DevicePlan& plan(AttendGroup& group, const DeviceKeyBias* bias);
+  const DevicePlan& plan(AttendGroup& group, const DeviceKeyBias* bias, bool kept);
+  const DeviceLimits& limits_of(const DecodeConfig& config);
+  DecodePlan plan_group(AttendGroup& group, const BiasShape& shape);
   const DeviceKeyBias& key_bias(const KeyTransform& transform, const RopeTable& rope);
 
   DeviceTables& tables_;
-  std::list<AttendPass> passes_;  // of one number, by window
+  std::list<AttendPass> passes_;                    // of one number, by window
+  std::map<uint64_t, std::list<AttendPass>> kept_;  // by number
   std::vector<std::unique_ptr<DevicePlan>> spare_plans_;
-  ContentCache<std::unique_ptr<DeviceKeyBias>> biases_{512};
+  ContentCache<std::shared_ptr<const DeviceKeyBias>> biases_{512};
+  std::mutex limits_mutex_;
   std::map<uint32_t, DeviceLimits> limits_;  // by DecodeConfig::code()
   std::unique_ptr<Sdpa> sdpa_;               // made when it is first needed
   ContentCache<std::unique_ptr<DevicePrefill>> prefills_{64};

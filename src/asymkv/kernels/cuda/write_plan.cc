@@ -1,7 +1,6 @@
 #include "asymkv/kernels/cuda/write_plan.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "asymkv/base/error.h"
 #include "asymkv/kernels/cuda/decode_types.h"
@@ -26,13 +25,14 @@ std::string WritePlan::describe() const {
 WritePlan plan_write(std::span<const int64_t> slots, int64_t num_slots) {
   WritePlan plan;
   plan.num_tokens = static_cast<int64_t>(slots.size());
-  std::unordered_set<int64_t> seen;
+  std::vector<bool> seen(static_cast<size_t>(std::max<int64_t>(num_slots, 0)));
   int64_t expected = -1;  // the slot that would lengthen the last run
   for (size_t token = 0; token < slots.size(); ++token) {
     const int64_t slot = slots[token];
     if (slot < -1 || slot >= num_slots) throw_usage("token {} goes to slot {} of {}", token, slot, num_slots);
-    if (slot >= 0 && !seen.insert(slot).second) throw_usage("token {} goes to slot {}, which is taken", token, slot);
     if (slot >= 0) {
+      if (seen[static_cast<size_t>(slot)]) throw_usage("token {} goes to slot {}, which is taken", token, slot);
+      seen[static_cast<size_t>(slot)] = true;
       ++plan.num_written;
       if (slot == expected && slot % kPageSize != 0) {
         ++plan.runs.back().count;

@@ -1,7 +1,6 @@
 #include "asymkv/model/forward/decoder.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -18,12 +17,6 @@ bool reads_stored(const ForwardChunk& chunk) {
   return chunk.start_pos > 0 || chunk.own_reads == OwnReads::kStored;
 }
 
-// Decoders may share a backend.
-uint64_t next_pass() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
-
 // Where element `elem` of rows of a type lies.
 float* at_elem(const FloatArray& rows, DType dtype, int64_t elem) {
   return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(rows.data()) + elem * dtype_bytes(dtype));
@@ -34,9 +27,6 @@ float* at_elem(const FloatArray& rows, DType dtype, int64_t elem) {
 ForwardChunk append_chunk(SequencePages& sequence, std::span<const int32_t> tokens, OwnReads own_reads) {
   return {tokens, sequence.num_tokens(), {&sequence}, &sequence, own_reads};
 }
-
-Decoder::~Decoder() = default;
-Decoder::Decoder(Decoder&&) noexcept = default;
 
 KvGeometry Decoder::kv_geometry(int64_t page_size) const {
   return {config_.num_kv_heads, config_.head_dim, config_.head_dim, page_size};
@@ -82,26 +72,30 @@ void Decoder::reserve_positions(int64_t num_positions) {
   }
 }
 
+void Decoder::check_chunk(const ForwardChunk& chunk) const {
+  ASYMKV_CHECK(chunk.own_reads == OwnReads::kFresh || chunk.context != nullptr, "stored reads need a context");
+  ASYMKV_CHECK(chunk.start_pos == 0 || chunk.context != nullptr, "a chunk at position {} has no context",
+               chunk.start_pos);
+  for (const SequencePages* target : chunk.targets) {
+    ASYMKV_CHECK(target->num_tokens() == chunk.start_pos, "chunk starts at {} but its cache holds {} tokens",
+                 chunk.start_pos, target->num_tokens());
+  }
+  for (const int32_t token : chunk.tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      throw_usage("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
+    }
+  }
+}
+
 Decoder::Batch Decoder::make_batch(std::span<const ForwardChunk> chunks) const {
   Batch batch;
   batch.chunks = chunks;
   for (const ForwardChunk& chunk : chunks) {
+    check_chunk(chunk);
     const auto count = static_cast<int64_t>(chunk.tokens.size());
-    ASYMKV_CHECK(chunk.own_reads == OwnReads::kFresh || chunk.context != nullptr, "stored reads need a context");
-    ASYMKV_CHECK(chunk.start_pos == 0 || chunk.context != nullptr, "a chunk at position {} has no context",
-                 chunk.start_pos);
-    for (const SequencePages* target : chunk.targets) {
-      ASYMKV_CHECK(target->num_tokens() == chunk.start_pos, "chunk starts at {} but its cache holds {} tokens",
-                   chunk.start_pos, target->num_tokens());
-    }
     batch.rows.push_back({batch.num_rows, count});
     for (int64_t i = 0; i < count; ++i) batch.positions.push_back(static_cast<int32_t>(chunk.start_pos + i));
     batch.num_rows += count;
-    for (const int32_t token : chunk.tokens) {
-      if (token < 0 || token >= config_.vocab_size) {
-        throw_usage("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
-      }
-    }
     batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
   }
   append_rows(batch);
@@ -215,7 +209,7 @@ void Decoder::round_queries(const AttendSequence& sequence, Scratch& scratch) co
                               scratch.q.data() + first_row * config_.head_dim);
 }
 
-void Decoder::attend_all(Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+AttendParams Decoder::attend_params(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
   AttendParams params;
   params.num_q_heads = config_.num_q_heads;
   params.num_kv_heads = config_.num_kv_heads;
@@ -230,24 +224,35 @@ void Decoder::attend_all(Batch& batch, int64_t layer_idx, Scratch& scratch) cons
   params.fresh_dtype = fresh_dtype(batch);
   params.row_dtype = batch.row_dtype;
   params.pass = batch.pass;
+  params.recorded = batch.recorded;
+  return params;
+}
+
+// The planes of a layer, for sequences that read them.
+void Decoder::show_layer(Batch& batch, int64_t layer_idx) {
   for (Batch::Reads& reads : batch.reads) {
     for (size_t i = 0; i < reads.sequences.size(); ++i) {
-      AttendSequence& sequence = reads.sequences[i];
       if (reads.caches[i] == nullptr) continue;
       // Sequences of one cache mostly stand together.
       const bool again = i > 0 && reads.caches[i] == reads.caches[i - 1];
-      sequence.cache = again ? reads.sequences[i - 1].cache : reads.caches[i]->layer(layer_idx);
-      round_queries(sequence, scratch);
+      reads.sequences[i].cache = again ? reads.sequences[i - 1].cache : reads.caches[i]->layer(layer_idx);
     }
+  }
+}
+
+void Decoder::attend_all(Batch& batch, int64_t layer_idx, Scratch& scratch) const {
+  AttendParams params = attend_params(batch, layer_idx, scratch);
+  show_layer(batch, layer_idx);
+  for (Batch::Reads& reads : batch.reads) {
+    for (const AttendSequence& sequence : reads.sequences) round_queries(sequence, scratch);
     params.sequences = reads.sequences;
     reads.attention->attend(params);
   }
 }
 
-// The rows of the caches that one family serves, and fresh rows where that family is going to read some.
-void Decoder::write_family(const Batch& batch, int64_t layer_idx, const AttentionBackend& attention,
-                           Scratch& scratch) const {
-  const FloatArray& k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias;
+// Of the caches that one family serves.
+std::vector<WriteTarget> Decoder::write_targets(const Batch& batch, int64_t layer_idx,
+                                                const AttentionBackend& attention) const {
   std::vector<WriteTarget> targets;
   for (const Batch::Write& write : batch.writes) {
     KvCache& cache = *write.cache;
@@ -255,24 +260,39 @@ void Decoder::write_family(const Batch& batch, int64_t layer_idx, const Attentio
     targets.push_back(
         {cache.layer(layer_idx), write.slots, &cache.k_counters(layer_idx), &cache.v_counters(layer_idx)});
   }
-  const bool reads = batch.wants_fresh && std::ranges::any_of(batch.chunks, [&](const ForwardChunk& chunk) {
-                       return &reader_of(chunk) == &attention;
-                     });
-  if (targets.empty() && !reads) return;
+  return targets;
+}
+
+// Without targets and fresh rows.
+WriteKvParams Decoder::write_params(const Batch& batch, int64_t layer_idx, Scratch& scratch) const {
   WriteKvParams params;
   params.num_tokens = batch.num_rows;
   params.row_dtype = batch.row_dtype;
   params.k = scratch.k.data();
   params.v = scratch.v.data();
-  params.k_bias = k_bias.data();
+  params.k_bias = weights_->layers[static_cast<size_t>(layer_idx)].k_bias.data();
   params.positions = batch.positions;
+  params.placed_positions = reinterpret_cast<const int32_t*>(scratch.positions.data());
   params.rope = &rope(layer_idx);
-  params.geometry = kv_geometry(targets.empty() ? 1 : targets[0].cache.layout->geometry().page_size);
   params.native_dtype = batch.native_dtype;
+  params.pass = batch.pass;
+  params.recorded = batch.recorded;
+  return params;
+}
+
+// The rows of the caches that one family serves, and fresh rows where that family is going to read some.
+void Decoder::write_family(const Batch& batch, int64_t layer_idx, const AttentionBackend& attention,
+                           Scratch& scratch) const {
+  const std::vector<WriteTarget> targets = write_targets(batch, layer_idx, attention);
+  const bool reads = batch.wants_fresh && std::ranges::any_of(batch.chunks, [&](const ForwardChunk& chunk) {
+                       return &reader_of(chunk) == &attention;
+                     });
+  if (targets.empty() && !reads) return;
+  WriteKvParams params = write_params(batch, layer_idx, scratch);
+  params.geometry = kv_geometry(targets.empty() ? 1 : targets[0].cache.layout->geometry().page_size);
   params.targets = targets;
   params.fresh_k = reads ? scratch.fresh_k.data() : nullptr;
   params.fresh_v = reads ? scratch.fresh_v.data() : nullptr;
-  params.pass = batch.pass;
   attention.write_kv(params);
 }
 
@@ -325,6 +345,7 @@ void Decoder::project_qkv(int64_t layer_idx, const Batch& batch, Scratch& scratc
   params.k_norm = w.k_norm.data();
   params.rope = &rope(layer_idx);
   params.positions = batch.positions;
+  params.placed_positions = reinterpret_cast<const int32_t*>(scratch.positions.data());
   params.row_dtype = batch.row_dtype;
   backends_.model->prepare_qkv(params);
 }
@@ -398,6 +419,7 @@ Decoder::Scratch Decoder::make_scratch(int64_t rows, DType row_dtype,
   };
   const auto operand = [&](int64_t elems) { return take_of(backends_.model->operand_dtype(), elems); };
   Scratch scratch;
+  scratch.positions = take(rows);
   scratch.x = take(rows * config_.hidden_size);
   scratch.normed = operand(rows * config_.hidden_size);
   if (config_.post_norms) scratch.branch = take(rows * config_.hidden_size);
@@ -443,15 +465,27 @@ FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType nativ
   batch.row_dtype = row_dtype(batch, observer);
   Scratch scratch =
       make_scratch(batch.num_rows, batch.row_dtype, [&](int64_t floats) { return backends_.model->allocate(floats); });
-  batch.pass = next_pass();
+  batch.pass = new_pass();
   list_reads(batch, scratch);
+  start_batch(batch, scratch);
+  run_all_layers(batch, scratch, observer);
+  return scratch.x;
+}
+
+// Embedded tokens, and positions where the backends read them.
+void Decoder::start_batch(Batch& batch, Scratch& scratch) const {
+  static_assert(sizeof(int32_t) == sizeof(float));
+  backends_.model->upload(std::span(reinterpret_cast<const float*>(batch.positions.data()), batch.positions.size()),
+                          scratch.positions.data());
   backends_.model->embed(weights_->embedding, batch.tokens, static_cast<float>(config_.embedding_scale),
                          scratch.x.data());
+}
+
+void Decoder::run_all_layers(Batch& batch, Scratch& scratch, ForwardObserver* observer) const {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     run_attention(layer, batch, scratch, observer);
     run_mlp(layer, batch.num_rows, scratch);
   }
-  return scratch.x;
 }
 
 std::vector<float> Decoder::to_host(const FloatArray& rows) const {
@@ -469,30 +503,37 @@ std::vector<float> Decoder::forward(std::span<const ForwardChunk> chunks, DType 
   return hidden;
 }
 
-// The rows of each chunk's last token, after the final norm.
-FloatArray Decoder::last_rows(std::span<const ForwardChunk> chunks, const FloatArray& x) const {
-  const int64_t dim = config_.hidden_size, rows = std::ssize(chunks);
-  FloatArray last = backends_.model->allocate(rows * dim);
-  if (x.size() == last.size()) {
-    normalise(rows, dim, x.data(), weights_->final_norm, last.data());
-    return last;
+// The hidden states after each chunk's last token.
+FloatArray Decoder::last_rows(std::span<const ForwardChunk> chunks, DType native_dtype) {
+  std::vector<int64_t> row_of;  // of each chunk's last token
+  FloatArray own;
+  const FloatArray* x = run_step(chunks, native_dtype, row_of);
+  if (x == nullptr) {
+    own = run_layers(chunks, native_dtype, nullptr);
+    x = &own;
+    int64_t end = 0;
+    for (const ForwardChunk& chunk : chunks) row_of.push_back((end += std::ssize(chunk.tokens)) - 1);
   }
-  int64_t end = 0;
-  for (int64_t c = 0; c < rows; ++c) {
-    end += std::ssize(chunks[static_cast<size_t>(c)].tokens);
-    normalise(1, dim, x.data() + (end - 1) * dim, weights_->final_norm, last.data() + c * dim);
+  const int64_t dim = config_.hidden_size;
+  FloatArray last = backends_.model->allocate(std::ssize(chunks) * dim);
+  for (size_t begin = 0; begin < row_of.size();) {  // rows that follow each other at once
+    size_t end = begin + 1;
+    while (end < row_of.size() && row_of[end] == row_of[end - 1] + 1) ++end;
+    normalise(static_cast<int64_t>(end - begin), dim, x->data() + row_of[begin] * dim, weights_->final_norm,
+              last.data() + static_cast<int64_t>(begin) * dim);
+    begin = end;
   }
   return last;
 }
 
 std::vector<float> Decoder::last_hidden(std::span<const ForwardChunk> chunks, DType native_dtype) {
-  std::vector<float> hidden = to_host(last_rows(chunks, run_layers(chunks, native_dtype, nullptr)));
+  std::vector<float> hidden = to_host(last_rows(chunks, native_dtype));
   backends_.attention->finish();
   return hidden;
 }
 
 std::vector<std::optional<int32_t>> Decoder::greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
-  const FloatArray last = last_rows(chunks, run_layers(chunks, native_dtype, nullptr));
+  const FloatArray last = last_rows(chunks, native_dtype);
   const FloatArray logits = placed_logits(std::ssize(chunks), last.data());
   auto tokens = backends_.model->finite_argmax(std::ssize(chunks), config_.vocab_size, logits.data());
   backends_.attention->finish();

@@ -117,7 +117,12 @@ class Decoder {
   struct Weights;
   struct Batch;
   struct Scratch;
+  struct Step;
+  struct StepCalls;
+  class Steps;
   void read_layer(const WeightSource& weights, int64_t layer_idx);
+  static uint64_t new_pass();
+  void check_chunk(const ForwardChunk& chunk) const;
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
   static void append_rows(Batch& batch);
   static DType fresh_dtype(const Batch& batch);
@@ -139,7 +144,23 @@ class Decoder {
   void add_normed(int64_t rows, const FloatArray& norm, Scratch& scratch) const;
   void norm_operand(int64_t begin, int64_t rows, const FloatArray& weight, Scratch& scratch) const;
   void normalise(int64_t rows, int64_t dim, const float* x, const FloatArray& weight, float* y) const;
-  FloatArray last_rows(std::span<const ForwardChunk> chunks, const FloatArray& x) const;
+  // The residual stream after a step of one token a sequence, recorded and replayed; row_of: rows of the chunks. Null:
+  // this is no such step, or the backends record nothing.
+  const FloatArray* run_step(std::span<const ForwardChunk> chunks, DType native_dtype, std::vector<int64_t>& row_of);
+  bool is_step(std::span<const ForwardChunk> chunks) const;
+  void lay_out_step(std::span<const ForwardChunk> chunks, Step& step) const;
+  void list_step_reads(Step& step) const;
+  bool for_each_call(Step& step, const StepCalls& calls) const;
+  bool replan_step(Step& step) const;
+  void replay_step(Step& step) const;
+  void start_batch(Batch& batch, Scratch& scratch) const;
+  void run_all_layers(Batch& batch, Scratch& scratch, ForwardObserver* observer) const;
+  WriteKvParams write_params(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  AttendParams attend_params(const Batch& batch, int64_t layer_idx, Scratch& scratch) const;
+  std::vector<WriteTarget> write_targets(const Batch& batch, int64_t layer_idx,
+                                         const AttentionBackend& attention) const;
+  static void show_layer(Batch& batch, int64_t layer_idx);
+  FloatArray last_rows(std::span<const ForwardChunk> chunks, DType native_dtype);
   std::vector<float> to_host(const FloatArray& rows) const;
   FloatArray placed_logits(int64_t rows, const float* hidden) const;
   FloatArray placed_logits(std::span<const float> hidden_rows) const;
@@ -150,6 +171,7 @@ class Decoder {
   std::vector<RopeTable> ropes_;  // as config_.ropes
   bool has_run_ = false;          // keys were turned
   std::unique_ptr<Weights> weights_;
+  std::shared_ptr<Steps> steps_;  // made by the first one
 };
 
 }  // namespace asymkv

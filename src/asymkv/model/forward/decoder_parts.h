@@ -62,12 +62,14 @@ struct Decoder::Batch {
   };
   std::vector<Reads> reads;
   uint64_t pass = 0;  // AttendParams::pass
+  bool recorded = false;
   DType native_dtype = DType::kBF16;
   DType row_dtype = DType::kF32;  // of queries, keys, values and what attention makes of them
   bool wants_fresh = false;       // a chunk reads its own rows before they are stored, or an observer does
 };
 
 struct Decoder::Scratch {
+  FloatArray positions;  // [rows] int32
   FloatArray x;          // residual stream [rows, hidden]
   FloatArray normed;     // [rows, hidden]
   FloatArray branch;     // [rows, hidden] of a branch that is normed before it is added; else empty

@@ -162,7 +162,7 @@ void CudaLinear::run(const LinearParams& params) {
   std::shared_ptr<void> rounded;
   if (rounds() && !params.x_is_operand) {
     rounded = stream_memory(params.rows * params.w->in() * dtype_bytes(DType::kBF16));
-    launch_narrow({params.x, rounded.get(), nullptr, params.rows, params.w->in(), true}, nullptr);
+    launch_narrow({params.x, rounded.get(), nullptr, params.rows, params.w->in(), true}, current_stream());
     x = rounded.get();
   }
   const Product& p = product(params);
@@ -170,7 +170,8 @@ void CudaLinear::run(const LinearParams& params) {
   const float beta = params.accumulate ? 1.0F : 0.0F;
   ASYMKV_CUBLAS(cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), p.operation.handle, &one, weights, p.w.handle, x,
                                p.x.handle, &beta, params.y, p.y.handle, params.y, p.y.handle, &p.chosen.algo,
-                               workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
+                               workspace_.data(), static_cast<size_t>(workspace_.bytes()),
+                               static_cast<cudaStream_t>(current_stream())));
 }
 
 }  // namespace asymkv::cuda

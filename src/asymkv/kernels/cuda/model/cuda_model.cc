@@ -27,6 +27,10 @@ CudaModel::CudaModel(Activations activations, std::shared_ptr<DeviceTables> tabl
   ASYMKV_CUDA(cudaMemPoolSetAttribute(default_pool(), cudaMemPoolAttrReleaseThreshold, &keep));
 }
 
+std::unique_ptr<RecordedWork> CudaModel::record(const std::function<void()>& work) const {
+  return std::make_unique<StreamRecording>(work);
+}
+
 void CudaModel::release_unused() const {
   ASYMKV_CUDA(cudaDeviceSynchronize());
   ASYMKV_CUDA(cudaMemPoolTrimTo(default_pool(), 0));
@@ -95,7 +99,9 @@ void CudaModel::prepare_qkv(const PrepareQkvParams& params) const {
                dtype_name(params.row_dtype));
   ASYMKV_CHECK(params.rope->num_pairs() % 2 == 0 && params.rope->num_pairs() <= 128, "heads of {} channels",
                2 * params.rope->num_pairs());
-  launch_prepare_qkv(params, {tables.cosines, tables.sines, tables_->of(params.positions), params.rope->num_pairs()});
+  const int32_t* positions = params.placed_positions;
+  if (positions == nullptr) positions = tables_->of(params.positions);
+  launch_prepare_qkv(params, {tables.cosines, tables.sines, positions, params.rope->num_pairs()});
   check_launches();
 }
 

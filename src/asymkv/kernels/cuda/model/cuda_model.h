@@ -16,6 +16,8 @@ class CudaModel final : public ModelBackend {
   std::string_view name() const override;
   DType operand_dtype() const override { return linear_.rounds() ? DType::kBF16 : DType::kF32; }
   int64_t workspace_bytes() const override { return linear_.workspace_bytes(); }
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) const override;
+  bool records() const override { return true; }
   void release_unused() const override;
   FloatArray allocate(int64_t elems) const override;
   void upload(std::span<const float> from, float* to) const override;

@@ -8,6 +8,7 @@
 
 #include "asymkv/kernels/cuda/elementwise.cuh"
 #include "asymkv/kernels/cuda/model/model_kernels.h"
+#include "asymkv/kernels/cuda/work_stream.h"
 
 namespace asymkv::cuda {
 namespace {
@@ -15,6 +16,10 @@ namespace {
 constexpr int64_t kWarpRowElems = 512;  // shorter rows are normed by a warp each
 constexpr int64_t kFewRows = 264;       // two for each multiprocessor: each row then gets a large block
 constexpr int64_t kArgmaxElems = 4096;
+
+cudaStream_t stream() {
+  return static_cast<cudaStream_t>(current_stream());
+}
 
 __device__ __forceinline__ float warp_sum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
@@ -135,9 +140,9 @@ void launch_gate_mul_of(const GateParams& p) {
   // grid.y ends at 65,535: mlp_rows() is less.
   const dim3 grid(blocks_for((p.dim + 3) / 4), static_cast<unsigned>(p.rows));
   if (p.dim % 4 == 0) {
-    gate_mul_kernel<kGate, T, 4><<<grid, kThreads>>>(p);
+    gate_mul_kernel<kGate, T, 4><<<grid, kThreads, 0, stream()>>>(p);
   } else {
-    gate_mul_kernel<kGate, T, 1><<<grid, kThreads>>>(p);
+    gate_mul_kernel<kGate, T, 1><<<grid, kThreads, 0, stream()>>>(p);
   }
 }
 
@@ -288,7 +293,7 @@ __global__ void __launch_bounds__(kThreads)
 void launch_embed(const EmbedParams& p) {
   if (p.num_rows == 0) return;
   const auto kernel = p.bf16 ? embed_kernel<__nv_bfloat16> : embed_kernel<float>;
-  kernel<<<static_cast<unsigned>(p.num_rows), kThreads>>>(p);
+  kernel<<<static_cast<unsigned>(p.num_rows), kThreads, 0, stream()>>>(p);
 }
 
 void launch_rms_norm(const RmsNormParams& p, bool to_bf16) {
@@ -297,21 +302,21 @@ void launch_rms_norm(const RmsNormParams& p, bool to_bf16) {
   if (p.dim <= kWarpRowElems) {
     constexpr unsigned kRows = kThreads / 32;
     const auto kernel = to_bf16 ? rms_norm_kernel<32, __nv_bfloat16> : rms_norm_kernel<32, float>;
-    kernel<<<(rows + kRows - 1) / kRows, kThreads>>>(p);
+    kernel<<<(rows + kRows - 1) / kRows, kThreads, 0, stream()>>>(p);
   } else if (p.dim % 4 != 0 || p.dim > 8192) {
     const auto kernel = to_bf16 ? rms_norm_kernel<kThreads, __nv_bfloat16> : rms_norm_kernel<kThreads, float>;
-    kernel<<<rows, kThreads>>>(p);
+    kernel<<<rows, kThreads, 0, stream()>>>(p);
   } else if (p.rows <= kFewRows && p.dim > 2048) {
     const auto kernel = to_bf16 ? rms_norm_quads_kernel<1024, 2, __nv_bfloat16> : rms_norm_quads_kernel<1024, 2, float>;
-    kernel<<<rows, 1024>>>(p);
+    kernel<<<rows, 1024, 0, stream()>>>(p);
   } else if (p.dim > 4096) {
     const auto kernel =
         to_bf16 ? rms_norm_quads_kernel<kThreads, 8, __nv_bfloat16> : rms_norm_quads_kernel<kThreads, 8, float>;
-    kernel<<<rows, kThreads>>>(p);
+    kernel<<<rows, kThreads, 0, stream()>>>(p);
   } else {
     const auto kernel =
         to_bf16 ? rms_norm_quads_kernel<kThreads, 4, __nv_bfloat16> : rms_norm_quads_kernel<kThreads, 4, float>;
-    kernel<<<rows, kThreads>>>(p);
+    kernel<<<rows, kThreads, 0, stream()>>>(p);
   }
 }
 
@@ -331,39 +336,40 @@ void launch_prepare_qkv(const PrepareQkvParams& p, const RotateParams& r) {
   if (p.split.rows == 0) return;
   const dim3 grid(static_cast<unsigned>(p.split.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
   const auto kernel = p.row_dtype == DType::kF32 ? prepare_qkv_kernel<float> : prepare_qkv_kernel<__nv_bfloat16>;
-  kernel<<<grid, kThreads>>>(p, r);
+  kernel<<<grid, kThreads, 0, stream()>>>(p, r);
 }
 
 void launch_add(int64_t elems, const float* x, float* y) {
-  if (elems > 0) add_kernel<<<blocks_for(elems), kThreads>>>(elems, x, y);
+  if (elems > 0) add_kernel<<<blocks_for(elems), kThreads, 0, stream()>>>(elems, x, y);
 }
 
 void launch_add_bias(int64_t rows, int64_t dim, const float* bias, float* y) {
-  if (rows * dim > 0) add_bias_kernel<<<blocks_for(rows * dim), kThreads>>>(rows * dim, dim, bias, y);
+  if (rows * dim > 0) add_bias_kernel<<<blocks_for(rows * dim), kThreads, 0, stream()>>>(rows * dim, dim, bias, y);
 }
 
 void launch_scale_rows(int64_t rows, int64_t dim, const float* factors, float* x) {
-  if (rows * dim > 0) scale_rows_kernel<<<blocks_for(rows * dim), kThreads>>>(rows * dim, dim, factors, x);
+  if (rows * dim > 0) scale_rows_kernel<<<blocks_for(rows * dim), kThreads, 0, stream()>>>(rows * dim, dim, factors, x);
 }
 
 void launch_round_e4m3(int64_t rows, int64_t dim, float* x) {
   constexpr int64_t kRows = kThreads / 32;
-  if (rows > 0) round_e4m3_kernel<<<static_cast<unsigned>((rows + kRows - 1) / kRows), kThreads>>>(rows, dim, x);
+  if (rows > 0)
+    round_e4m3_kernel<<<static_cast<unsigned>((rows + kRows - 1) / kRows), kThreads, 0, stream()>>>(rows, dim, x);
 }
 
 void launch_cap_softly(float cap, int64_t elems, float* x) {
-  if (elems > 0) cap_softly_kernel<<<blocks_for(elems), kThreads>>>(cap, elems, x);
+  if (elems > 0) cap_softly_kernel<<<blocks_for(elems), kThreads, 0, stream()>>>(cap, elems, x);
 }
 
 void launch_finite_argmax(int64_t rows, int64_t dim, const float* x, unsigned long long* best) {
   if (rows * dim == 0) return;
   // grid.y ends at 65,535 rows: logits of so many would not fit.
   const dim3 grid(static_cast<unsigned>((dim + kArgmaxElems - 1) / kArgmaxElems), static_cast<unsigned>(rows));
-  finite_argmax_kernel<<<grid, kThreads>>>(dim, x, best);
+  finite_argmax_kernel<<<grid, kThreads, 0, stream()>>>(dim, x, best);
 }
 
 void launch_target_losses(int64_t rows, int64_t dim, const float* x, const int32_t* targets, double* losses) {
-  if (rows > 0) target_losses_kernel<<<static_cast<unsigned>(rows), kThreads>>>(dim, x, targets, losses);
+  if (rows > 0) target_losses_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream()>>>(dim, x, targets, losses);
 }
 
 }  // namespace asymkv::cuda

@@ -2,7 +2,7 @@
 
 #include "asymkv/ops/model_ops.h"
 
-// One launch each on the default stream, with pointers to device memory; ops/model_ops.h defines what they compute.
+// One launch each on current_stream(), with pointers to device memory; ops/model_ops.h defines what they compute.
 // check_launches() throws their errors.
 namespace asymkv::cuda {
 

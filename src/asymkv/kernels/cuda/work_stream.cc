@@ -1,0 +1,125 @@
+#include "asymkv/kernels/cuda/work_stream.h"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "asymkv/device/cuda/cuda_error.h"
+
+namespace asymkv::cuda {
+
+// Scratch of a recording: what one launch gave back, a later one takes, as the stream would have it.
+class StreamRecording::Memory : public std::enable_shared_from_this<Memory> {
+ public:
+  std::shared_ptr<void> take(int64_t bytes) {
+    auto known = free_.find(bytes);
+    if (known == free_.end()) known = free_.emplace(bytes, blocks_.emplace_back(bytes).data());
+    void* data = known->second;
+    free_.erase(known);
+    return {data, [self = shared_from_this(), bytes](void* done) {
+              self->free_.emplace(bytes, static_cast<std::byte*>(done));
+            }};
+  }
+
+ private:
+  std::vector<DeviceBuffer> blocks_;
+  std::multimap<int64_t, std::byte*> free_;
+};
+
+thread_local StreamRecording* StreamRecording::under_way = nullptr;
+
+StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(std::make_shared<Memory>()) {
+  ASYMKV_CHECK(under_way == nullptr, "a recording within another");
+  cudaStream_t stream = nullptr;
+  // Apart from the default stream, which goes on meanwhile.
+  ASYMKV_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  stream_ = stream;
+  under_way = this;
+  try {
+    capture(work);
+  } catch (...) {
+    under_way = nullptr;
+    (void)cudaStreamDestroy(stream);
+    throw;
+  }
+  under_way = nullptr;
+  stream_ = nullptr;
+  ASYMKV_CUDA(cudaStreamDestroy(stream));
+}
+
+void StreamRecording::capture(const std::function<void()>& work) {
+  auto* stream = static_cast<cudaStream_t>(stream_);
+  cudaGraph_t graph = nullptr;
+  ASYMKV_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  try {
+    work();
+  } catch (...) {
+    (void)cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    throw;
+  }
+  ASYMKV_CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  cuda_check(status, "cudaGraphInstantiate");
+  executable_ = executable;
+}
+
+StreamRecording::~StreamRecording() {
+  if (executable_ != nullptr) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_));
+}
+
+void StreamRecording::replay() const {
+  ASYMKV_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), nullptr));
+}
+
+StreamHandle current_stream() {
+  return StreamRecording::under_way == nullptr ? nullptr : StreamRecording::under_way->stream_;
+}
+
+void keep_for_recording(const std::shared_ptr<const void>& thing) {
+  if (StreamRecording::under_way != nullptr) StreamRecording::under_way->kept_.push_back(thing);
+}
+
+std::shared_ptr<void> stream_memory(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (StreamRecording::under_way != nullptr) return StreamRecording::under_way->memory_->take(bytes);
+  void* memory = nullptr;
+  const cudaError_t status = cudaMallocAsync(&memory, static_cast<size_t>(bytes), nullptr);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw_error(ErrorCode::kResourceExhausted, "{} bytes of device memory are not to be had", bytes);
+  }
+  cuda_check(status, "cudaMallocAsync");
+  return {memory, [](void* done) { (void)cudaFreeAsync(done, nullptr); }};
+}
+
+std::shared_ptr<void> stream_copy(std::span<const std::byte> host) {
+  const auto bytes = static_cast<int64_t>(host.size());
+  if (StreamRecording::under_way != nullptr && bytes > 0) {  // now, and once
+    const auto buffer = std::make_shared<DeviceBuffer>(bytes);
+    buffer->upload(host);
+    keep_for_recording(buffer);
+    return {buffer, buffer->data()};
+  }
+  std::shared_ptr<void> copy = stream_memory(bytes);
+  copy_to_device(host, copy.get());
+  return copy;
+}
+
+void copy_to_device(std::span<const std::byte> host, void* to) {
+  // From pageable memory: the call returns once the bytes have left it.
+  if (!host.empty()) ASYMKV_CUDA(cudaMemcpyAsync(to, host.data(), host.size(), cudaMemcpyHostToDevice, nullptr));
+}
+
+void copy_on_device(const void* from, void* to, int64_t bytes) {
+  ASYMKV_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                              static_cast<cudaStream_t>(current_stream())));
+}
+
+void check_launches() {
+  ASYMKV_CUDA(cudaGetLastError());
+}
+
+}  // namespace asymkv::cuda
