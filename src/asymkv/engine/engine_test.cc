@@ -19,8 +19,11 @@
 namespace asymkv {
 namespace {
 
-using test::cpu_backends;
 using test::source_dir;
+
+Backends cpu_backends() {
+  return {make_cpu_attention(), make_cpu_model_backend()};
+}
 
 LoadedModel& fragile() {
   static const std::unique_ptr<LoadedModel> model = load_model(source_dir() / "models/probe-fragile", cpu_backends());

@@ -5,19 +5,11 @@
 #include <filesystem>
 #include <span>
 
-#include "asymkv/kernels/backends.h"
-#include "asymkv/kernels/cpu/model/cpu_model.h"
-#include "asymkv/model/forward/decoder.h"
-
 namespace asymkv::test {
 
 inline std::filesystem::path source_dir() {
   const char* folder = std::getenv("ASYMKV_SOURCE_DIR");
   return folder == nullptr ? "." : folder;
-}
-
-inline Backends cpu_backends() {
-  return {make_cpu_attention(), make_cpu_model_backend()};
 }
 
 // Relative L2 distance of a from b; NaN where their sizes differ.

@@ -8,6 +8,7 @@
 #include "asymkv/engine/engine_testkit.h"
 #include "asymkv/engine/loaded_model.h"
 #include "asymkv/kernels/backends.h"
+#include "asymkv/kernels/cpu/model/cpu_model.h"
 #include "asymkv/ops/model_backend_testkit.h"
 
 // Decode steps that are recorded and replayed, on the CPU: a model backend whose recordings are the calls themselves,
@@ -105,7 +106,7 @@ struct Recorded {
   std::unique_ptr<LoadedModel> model;
   explicit Recorded(bool records) {
     model = load_model(test::source_dir() / "models/probe-fragile",
-                       records ? Backends{attention, math} : test::cpu_backends());
+                       records ? Backends{attention, math} : Backends{make_cpu_attention(), make_cpu_model_backend()});
   }
 };
 
