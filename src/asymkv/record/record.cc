@@ -340,6 +340,8 @@ Json all_fields(const Record& record) {
 Record fixed_facts(Record record) {
   if (record.version > 1) record.device.name = record.device.driver = std::string();
   record.launch.threads = record.launch.batch = 0;
+  // A process without a decode step replays none.
+  if (record.launch.mode == "eager" || record.launch.mode == "graph") record.launch.mode = "eager";
   for (SideFacts* side : {&record.key, &record.value}) {
     side->launched.clear();
     if (side->allocated) side->allocated->payload_bytes = 0;
@@ -466,6 +468,7 @@ Record merge_records(const Record& earlier, const Record& later, std::string_vie
   }
   if (earlier.launch.threads != later.launch.threads) merged.launch.threads = 0;
   merged.launch.batch = std::max(earlier.launch.batch, later.launch.batch);
+  if (later.launch.mode == "graph") merged.launch.mode = "graph";
   return merged;
 }
 

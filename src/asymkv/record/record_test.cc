@@ -112,6 +112,11 @@ TEST(Record, MergingAddsLaunchesAndKeepsTheFirstStart) {
   EXPECT_EQ(moved.device.name, "H200; H100");
   EXPECT_EQ(moved.launch.threads, 0);
   EXPECT_EQ(moved.launch.batch, 40) << "the largest";
+  // Its units may have had no decode step, or the earlier ones none.
+  later.launch.mode = "eager";
+  EXPECT_EQ(merge_records(moved, later, "record.json").launch.mode, "graph");
+  EXPECT_EQ(merge_records(later, moved, "record.json").launch.mode, "graph");
+  EXPECT_EQ(merge_records(later, later, "record.json").launch.mode, "eager");
   EXPECT_EQ(merge_records(moved, later, "record.json").device.name, "H200; H100");
   // A process that ran nothing takes nothing away.
   later.key.launched.clear();
@@ -127,6 +132,7 @@ TEST(Record, RecordsOnOtherTermsAreNotMerged) {
   };
   refuse([](Record& r) { r.value.allocated->format = r.value.launched[0].format = "bf16"; }, "field \"value\" is");
   refuse([](Record& r) { r.key.allocated->page_bytes = 8192; }, "record.json: field \"key\" is");
+  refuse([](Record& r) { r.launch.mode = "unknown"; }, "field \"launch\" is");
   refuse([](Record& r) { r.model.weights_sha256 = std::string(64, '9'); }, "field \"model\" is");
   refuse([](Record& r) { r.scales = {"none", "", 3}; }, "field \"scales\" is");
   refuse([](Record& r) { r.worker = "cuda-sm90a+cuda-cublaslt-a16"; }, "field \"worker\" is");
