@@ -164,10 +164,6 @@ void EngineRunner::prefill_per_arm(Prefix& prefix) {
   }
 }
 
-bool EngineRunner::shares_prefill() const {
-  return options_.path != RunPath::kReference && options_.prefill != Prefill::kPerArm;
-}
-
 EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens) {
   throw_if_interrupted();
   Prefix prefix;
@@ -181,7 +177,7 @@ EngineRunner::Prefix EngineRunner::prefill(const Unit& unit, const std::string& 
   if (tokens.empty()) return prefix;
   const auto total = static_cast<int64_t>(tokens.size());
   const bool one_chunk = options_.chunk_tokens == 0 || total <= options_.chunk_tokens;
-  if (!shares_prefill() || !one_chunk) {
+  if (options_.path == RunPath::kReference || options_.prefill == Prefill::kPerArm || !one_chunk) {
     prefill_per_arm(prefix);
     return prefix;
   }
@@ -223,34 +219,14 @@ std::vector<EngineRunner::Lane> EngineRunner::start_lanes(const Unit& unit, cons
   return lanes;
 }
 
-// A question that follows nothing never reads what it stores: one chunk fills the caches of all its lanes.
-std::vector<std::pair<ForwardChunk, std::vector<EngineRunner::Lane*>>> EngineRunner::question_chunks(
-    const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) const {
-  std::vector<std::pair<ForwardChunk, std::vector<Lane*>>> chunks;
-  std::map<int64_t, size_t> shared;  // chunk of a case
+void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) {
+  std::vector<ForwardChunk> chunks;
+  std::vector<Lane*> readers;
   for (Lane& lane : lanes) {
     const std::vector<int32_t>& question = tokens[static_cast<size_t>(lane.case_idx)].question;
     if (question.empty()) continue;
-    const bool shares = shares_prefill() && lane.sequence.num_tokens() == 0;
-    if (const auto known = shared.find(lane.case_idx); shares && known != shared.end()) {
-      chunks[known->second].first.targets.push_back(&lane.sequence);
-      chunks[known->second].second.push_back(&lane);
-      continue;
-    }
-    if (shares) shared[lane.case_idx] = chunks.size();
-    ForwardChunk chunk = append_chunk(lane.sequence, question, prompt_reads());
-    if (shares) chunk.context = nullptr;
-    chunks.push_back({std::move(chunk), {&lane}});
-  }
-  return chunks;
-}
-
-void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes) {
-  std::vector<ForwardChunk> chunks;
-  std::vector<std::vector<Lane*>> readers;
-  for (auto& [chunk, chunk_lanes] : question_chunks(tokens, lanes)) {
-    chunks.push_back(std::move(chunk));
-    readers.push_back(std::move(chunk_lanes));
+    chunks.push_back(append_chunk(lane.sequence, question, prompt_reads()));
+    readers.push_back(&lane);
   }
   if (chunks.empty()) return;
   throw_if_interrupted();
@@ -258,7 +234,7 @@ void EngineRunner::read_questions(const std::vector<CaseTokens>& tokens, std::ve
   const auto dim = static_cast<ptrdiff_t>(model_.config().hidden_size);
   for (size_t i = 0; i < readers.size(); ++i) {
     const auto row = hidden.begin() + static_cast<ptrdiff_t>(i) * dim;
-    for (Lane* lane : readers[i]) lane->hidden.assign(row, row + dim);
+    readers[i]->hidden.assign(row, row + dim);
   }
 }
 
@@ -313,12 +289,16 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
   const auto targets = std::span(tokens).last(static_cast<size_t>(scored));
   kept_prefix_.reset();
   Prefix prefix = prefill(unit, {}, std::span(tokens).first(num_prefill));
-  // As many arms in one pass as the products like rows.
+  // As many arms in one pass as the products like rows. One whose queries are rounded has a pass of its own: it would
+  // change the type of everybody's rows.
   const auto arms = static_cast<size_t>(std::max<int64_t>(1, model_.decoder.backends().model->mlp_rows() / scored));
+  const auto rounds = [&](size_t s) { return prefix.sequences[s].cache().config().use.query_dtype.has_value(); };
   std::vector<double> losses;
-  for (size_t s = 0; s < unit.slots.size(); s += arms) {
-    const size_t count = std::min(arms, unit.slots.size() - s);
-    score_arms(std::span(prefix.sequences).subspan(s, count), inputs, targets, losses);
+  for (size_t s = 0; s < unit.slots.size();) {
+    size_t end = s + 1;
+    while (end < unit.slots.size() && end - s < arms && !rounds(s) && !rounds(end)) ++end;
+    score_arms(std::span(prefix.sequences).subspan(s, end - s), inputs, targets, losses);
+    s = end;
   }
   for (size_t s = 0; s < unit.slots.size(); ++s) {
     const auto own = std::span(losses).subspan(s * targets.size(), targets.size());

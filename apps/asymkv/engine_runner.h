@@ -75,10 +75,6 @@ class EngineRunner final : public CaseRunner {
   Prefix prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens);
   void prefill_per_arm(Prefix& prefix);
   std::vector<Lane> start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens, const Part& part);
-  bool shares_prefill() const;
-  // Chunks that read the questions of lanes, and the lanes that each one serves.
-  std::vector<std::pair<ForwardChunk, std::vector<Lane*>>> question_chunks(const std::vector<CaseTokens>& tokens,
-                                                                           std::vector<Lane>& lanes) const;
   void read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes);
   void run_generation(const Unit& unit, std::vector<Lane>& lanes, std::vector<RawOutcome>& outcomes);
   void run_loss_case(const Unit& unit, int64_t case_idx, const std::vector<int32_t>& tokens,
