@@ -29,6 +29,7 @@ class RecordingModel final : public test::ModelBackendWrapper {
         work();
       }
     };
+    if (fails-- > 0) throw_error(ErrorCode::kResourceExhausted, "no memory for a recording");
     auto calls = std::make_unique<Calls>();
     calls->work = work;
     calls->replays = &replays;
@@ -36,6 +37,7 @@ class RecordingModel final : public test::ModelBackendWrapper {
     return calls;
   }
   mutable int64_t recordings = 0, replays = 0;
+  mutable int64_t fails = 0;  // recordings that find no memory
 };
 
 class PlanningAttention final : public AttentionBackend {
@@ -73,6 +75,7 @@ class PlanningAttention final : public AttentionBackend {
   }
   // Padding reads nothing.
   void attend(const AttendParams& params) const override {
+    if (--calls_until_failure == 0) throw_error(ErrorCode::kResourceExhausted, "no memory");
     std::vector<AttendSequence> sequences(params.sequences.begin(), params.sequences.end());
     if (const auto kept = kept_.find(params.pass); kept != kept_.end()) {
       kept->second.rows = sequences.size();
@@ -88,6 +91,7 @@ class PlanningAttention final : public AttentionBackend {
   }
   size_t kept() const { return kept_.size(); }
   int64_t longest = 1000;
+  mutable int64_t calls_until_failure = 0;  // of attend; not positive: none fails
   mutable int64_t writes = 0;
 
  private:
@@ -135,7 +139,15 @@ std::vector<std::vector<int32_t>> decode(LoadedModel& model, int64_t steps) {
     for (size_t i = first; i < sequences.size(); ++i) {
       chunks.push_back(append_chunk(sequences[i], std::span(tokens[i]).last(1), OwnReads::kStored));
     }
-    const auto chosen = model.decoder.greedy_step(chunks, DType::kBF16);
+    const std::vector<std::optional<int32_t>> chosen = [&] {
+      try {
+        return model.decoder.greedy_step(chunks, DType::kBF16);
+      } catch (const Error& e) {  // as if that step had never been asked for
+        EXPECT_EQ(e.code(), ErrorCode::kResourceExhausted);
+      }
+      for (const ForwardChunk& chunk : chunks) chunk.targets.front()->truncate(chunk.start_pos);
+      return model.decoder.greedy_step(chunks, DType::kBF16);
+    }();
     for (size_t c = 0; c < chosen.size(); ++c) tokens[first + c].push_back(chosen[c].value());
   }
   for (std::vector<int32_t>& row : tokens) row.push_back(static_cast<int32_t>(native->k_counters(0).elems));
@@ -156,6 +168,28 @@ TEST(RecordedSteps, AStepThatDoesNotServeABatchStartsAnew) {
   recorded.attention->longest = 30;
   EXPECT_EQ(decode(*recorded.model, 24), decode(*plain.model, 24));
   EXPECT_GE(recorded.math->recordings, 1);
+}
+
+TEST(RecordedSteps, AreCalledWhereThereIsNoMemoryForARecording) {
+  Recorded plain(false), recorded(true);
+  recorded.math->fails = 3;
+  EXPECT_EQ(decode(*recorded.model, 24), decode(*plain.model, 24));
+  EXPECT_GE(recorded.math->recordings, 1);
+}
+
+// Calls 29 to 60 lie in a first run, in one that is recorded, and in replays.
+TEST(RecordedSteps, GoOnAfterAStepThatFailedHalfWay) {
+  Recorded plain(false);
+  const auto expected = decode(*plain.model, 24);
+  for (const int64_t call : {29, 30, 34, 38, 45, 60}) {
+    Recorded recorded(true);
+    recorded.attention->calls_until_failure = call;
+    auto tokens = decode(*recorded.model, 24);
+    EXPECT_LT(recorded.attention->calls_until_failure, 1) << call;
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i].back() = expected[i].back();  // elements: what was written twice
+    EXPECT_EQ(tokens, expected) << call;
+  }
 }
 
 TEST(RecordedSteps, KeepNoMorePlansThanStepsAndForgetThemWithTheModel) {

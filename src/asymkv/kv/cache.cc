@@ -22,6 +22,11 @@ void check_scale(float scale, int64_t layer, std::string_view side) {
   throw_usage("fixed scale of layer {} {} is {}: scales must be finite and positive", layer, side, scale);
 }
 
+uint64_t next_cache_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
 }  // namespace
 
 float KvLayerView::k_scale(int64_t page, int64_t kv_head, int64_t slot) const {
@@ -33,15 +38,6 @@ float KvLayerView::v_scale(int64_t page, int64_t kv_head, int64_t slot) const {
   if (v_scales != nullptr) return v_scales[layout->scale_index(page, kv_head, slot)];
   return layout->format().value.scale == ScaleKind::kFixed ? fixed_scales.value : 1.0F;
 }
-
-namespace {
-
-uint64_t next_cache_id() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
-
-}  // namespace
 
 KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
     : id_(next_cache_id()), layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {

@@ -83,6 +83,8 @@ class KvCache {
 
   // Of this cache alone, as long as the process runs.
   uint64_t id() const { return id_; }
+  // Expires with the cache.
+  std::weak_ptr<const void> life() const { return life_; }
   const KvLayout& layout() const { return layout_; }
   // Of the bytes as they lie in memory: KvLayout's id, or TiledLayout's.
   std::string layout_id() const;
@@ -116,6 +118,7 @@ class KvCache {
   [[noreturn]] void throw_no_memory() const;
 
   uint64_t id_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   KvLayout layout_;
   KvCacheConfig config_;
   PagePool pool_;

@@ -115,6 +115,7 @@ void finish(AttendPart& part) {
     group.first_row = std::ssize(part.rows);
     part.rows.insert(part.rows.end(), group.rows.begin(), group.rows.end());
     group.batch.overlaps = group.overlaps;
+    group.batch.page_table = group.table;
   }
   part.each_in_place = std::ranges::all_of(part.groups, &AttendGroup::is_consecutive);
   part.in_order = are_consecutive(part.rows);

@@ -17,9 +17,10 @@ namespace {
 // Once a kernel: the calls cost as much as half a launch.
 void prepare_kernel(const void* kernel, bool large_cluster) {
   static thread_local std::set<std::pair<const void*, bool>> prepared;
-  if (!prepared.emplace(kernel, large_cluster).second) return;
+  if (prepared.contains({kernel, large_cluster})) return;
   ASYMKV_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
   if (large_cluster) ASYMKV_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  prepared.emplace(kernel, large_cluster);
 }
 
 cudaLaunchAttribute cluster_attribute(int32_t size) {
@@ -124,10 +125,10 @@ bool DevicePlan::has_room(const DecodePlan& plan, std::span<const int32_t> page_
   return std::ssize(plan.segments) <= room_.segments && std::ssize(page_table) <= room_.page_ids;
 }
 
-bool DevicePlan::replace(const DecodePlan& plan, std::span<const int32_t> page_table) {
+bool DevicePlan::replace(DecodePlan&& plan, std::span<const int32_t> page_table) {
   if (!has_launch_of(plan) || !has_room(plan, page_table)) return false;
-  plan_ = plan;
-  upload(plan, page_table, nullptr);
+  plan_ = std::move(plan);
+  upload(plan_, page_table, nullptr);
   return true;
 }
 

@@ -12,9 +12,9 @@ namespace asymkv::cuda {
 // Opaque cudaStream_t, so that callers above need no CUDA header.
 using StreamHandle = void*;
 
-// A plan in device memory with the scratch its launches need. Until it is reset, immutable but for the contents of the
-// scratch, so that launches may be captured in a graph; launches that share one must run one after the other.
-// The plan of a range has room for any batch of it: update() puts another batch under launches captured before.
+// A plan in device memory with the scratch its launches need. Its addresses stay until it is reset, so that launches
+// may be captured in a graph; launches that share one must run one after the other. The plan of a range has room for
+// any batch of it: update() puts another batch under launches captured before, replace() one that happens to fit.
 class DevicePlan {
  public:
   DevicePlan() = default;  // until it is reset
@@ -30,7 +30,7 @@ class DevicePlan {
   void reset(const DecodePlan& plan, std::span<const int32_t> page_table, int64_t spare = 0);
   // The same for a plan that launches captured before can follow: one of the same launch, which has the room. False,
   // and nothing is changed, for others.
-  bool replace(const DecodePlan& plan, std::span<const int32_t> page_table);
+  bool replace(DecodePlan&& plan, std::span<const int32_t> page_table);
   // Enqueues the copy of a batch planned by plan_in_range(); launches enqueued or replayed after it on `stream` see the
   // batch. Throws Error{kUsage} for a plan of another shape or one that needs more room.
   void update(const DecodePlan& plan, std::span<const int32_t> page_table, StreamHandle stream);

@@ -67,7 +67,7 @@ AttendPass& DeviceAttend::pass_of(const AttendParams& params) {
     if (pass.serves(params)) return pass;
   }
   if (&passes == &passes_ && (params.pass == 0 || (!passes_.empty() && passes_.front().number != params.pass))) {
-    forget_passes();
+    recycle(passes_);
   }
   AttendPass pass = make_pass(params);
   pass.kept = &passes != &passes_;
@@ -87,7 +87,7 @@ bool DeviceAttend::replan(const AttendParams& params) {
   AttendPass next = make_pass(params);
   if (!known->has_rows_of(next)) return false;
   struct Replacement {
-    AttendGroup* group;
+    const AttendGroup* group;
     const BiasShape* shape;
     DevicePlan* on_device;
     DecodePlan made = {};
@@ -95,26 +95,40 @@ bool DeviceAttend::replan(const AttendParams& params) {
   std::vector<Replacement> plans;
   for (size_t p = 0; p < next.parts.size(); ++p) {
     for (size_t g = 0; g < next.parts[p].groups.size(); ++g) {
-      AttendGroup& group = next.parts[p].groups[g];
-      group.plans = std::move(known->parts[p].groups[g].plans);
-      for (auto& [shape, plan] : group.plans) plans.push_back({&group, &shape, plan.get()});
+      for (auto& [shape, plan] : known->parts[p].groups[g].plans) {
+        plans.push_back({&next.parts[p].groups[g], &shape, plan.get()});
+      }
     }
-    next.parts[p].own_rows = known->parts[p].own_rows;
-    next.parts[p].device_rows = known->parts[p].device_rows;
   }
   parallel_for(std::ssize(plans), [&](int64_t i, int) {
     Replacement& plan = plans[static_cast<size_t>(i)];
     plan.made = plan_group(*plan.group, *plan.shape);
   });
+  const bool serves = std::ranges::all_of(
+      plans, [](Replacement& plan) { return plan.on_device->replace(std::move(plan.made), plan.group->table); });
+  if (!serves) return false;
+  for (size_t p = 0; p < next.parts.size(); ++p) {
+    for (size_t g = 0; g < next.parts[p].groups.size(); ++g) {
+      next.parts[p].groups[g].plans = std::move(known->parts[p].groups[g].plans);
+    }
+    next.parts[p].own_rows = known->parts[p].own_rows;
+    next.parts[p].device_rows = known->parts[p].device_rows;
+  }
   next.kept = true;
   *known = std::move(next);
-  return std::ranges::all_of(
-      plans, [](const Replacement& plan) { return plan.on_device->replace(plan.made, plan.group->table); });
+  return true;
+}
+
+void DeviceAttend::forget_pass(uint64_t pass) {
+  const auto kept = kept_.find(pass);
+  if (kept == kept_.end()) return;
+  recycle(kept->second);
+  kept_.erase(kept);
 }
 
 // Memory of plans is used again.
-void DeviceAttend::forget_passes() {
-  for (AttendPass& pass : passes_) {
+void DeviceAttend::recycle(std::list<AttendPass>& passes) {
+  for (AttendPass& pass : passes) {
     for (AttendPart& part : pass.parts) {
       for (AttendGroup& group : part.groups) {
         for (auto& [shape, plan] : group.plans) {
@@ -123,7 +137,7 @@ void DeviceAttend::forget_passes() {
       }
     }
   }
-  passes_.clear();
+  passes.clear();
 }
 
 DeviceAttend::Call DeviceAttend::make_call(const AttendParams& params, const AttendPass& pass) {
@@ -327,11 +341,10 @@ const DeviceKeyBias& DeviceAttend::key_bias(const KeyTransform& transform, const
   return *bias;
 }
 
-DecodePlan DeviceAttend::plan_group(AttendGroup& group, const BiasShape& shape) {
+DecodePlan DeviceAttend::plan_group(const AttendGroup& group, const BiasShape& shape) {
   const DecodeChoice choice = choose_decode(group.geometry, group.format, group.batch.group,
                                             std::ranges::max(group.batch.num_queries), shape.fast_steps > 0);
   if (!choice.ok) throw_unsupported("{}", choice.reason);
-  group.batch.page_table = group.table;
   return plan_decode(choice.config, group.batch, limits_of(choice.config), {}, shape);
 }
 
@@ -350,7 +363,7 @@ const DevicePlan& DeviceAttend::plan(AttendGroup& group, const DeviceKeyBias* bi
   const DecodePlan made = plan_group(group, shape);
   check_announced(group.geometry, group.format, group.batch.group, made.config);
   std::unique_ptr<DevicePlan> plan;
-  if (spare_plans_.empty() || kept) {
+  if (spare_plans_.empty()) {
     plan = std::make_unique<DevicePlan>();
   } else {
     plan = std::move(spare_plans_.back());

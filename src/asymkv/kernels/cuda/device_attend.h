@@ -25,7 +25,7 @@ class DeviceAttend {
   bool knows(const AttendParams& params) const;
   // See AttentionBackend.
   void keep_pass(uint64_t pass) { kept_[pass]; }
-  void forget_pass(uint64_t pass) { kept_.erase(pass); }
+  void forget_pass(uint64_t pass);
   bool replan(const AttendParams& params);
   // Params were checked.
   void run(const AttendParams& params);
@@ -46,7 +46,7 @@ class DeviceAttend {
   };
   static AttendPass* find_pass(std::list<AttendPass>& passes, const AttendParams& params);
   AttendPass& pass_of(const AttendParams& params);
-  void forget_passes();
+  void recycle(std::list<AttendPass>& passes);
   static Call make_call(const AttendParams& params, const AttendPass& pass);
   static JoinParams join_params(const Call& call, const int32_t* rows, int64_t num_rows);
   void run_part(const Call& call, AttendPart& part);
@@ -57,7 +57,7 @@ class DeviceAttend {
   const DevicePrefill& prefill(const AttendParams& params, int64_t num_tokens);
   const DevicePlan& plan(AttendGroup& group, const DeviceKeyBias* bias, bool kept);
   const DeviceLimits& limits_of(const DecodeConfig& config);
-  DecodePlan plan_group(AttendGroup& group, const BiasShape& shape);
+  DecodePlan plan_group(const AttendGroup& group, const BiasShape& shape);
   const DeviceKeyBias& key_bias(const KeyTransform& transform, const RopeTable& rope);
 
   DeviceTables& tables_;

@@ -44,7 +44,7 @@ StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(st
   }
   under_way = nullptr;
   stream_ = nullptr;
-  ASYMKV_CUDA(cudaStreamDestroy(stream));
+  (void)cudaStreamDestroy(stream);
 }
 
 void StreamRecording::capture(const std::function<void()>& work) {
@@ -109,6 +109,7 @@ std::shared_ptr<void> stream_copy(std::span<const std::byte> host) {
 }
 
 void copy_to_device(std::span<const std::byte> host, void* to) {
+  ASYMKV_CHECK(StreamRecording::under_way == nullptr, "a copy of {} bytes would not be replayed", host.size());
   // From pageable memory: the call returns once the bytes have left it.
   if (!host.empty()) ASYMKV_CUDA(cudaMemcpyAsync(to, host.data(), host.size(), cudaMemcpyHostToDevice, nullptr));
 }

@@ -46,6 +46,7 @@ class StreamRecording final : public RecordedWork {
   friend StreamHandle current_stream();
   friend std::shared_ptr<void> stream_memory(int64_t bytes);
   friend std::shared_ptr<void> stream_copy(std::span<const std::byte> host);
+  friend void copy_to_device(std::span<const std::byte> host, void* to);
   friend void keep_for_recording(const std::shared_ptr<const void>& thing);
   void capture(const std::function<void()>& work);
 

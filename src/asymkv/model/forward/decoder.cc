@@ -72,6 +72,16 @@ void Decoder::reserve_positions(int64_t num_positions) {
   }
 }
 
+// Whatever runs next may turn keys.
+void Decoder::reserve_for(std::span<const ForwardChunk> chunks) {
+  int64_t num_positions = 0;
+  for (const ForwardChunk& chunk : chunks) {
+    num_positions = std::max(num_positions, chunk.start_pos + std::ssize(chunk.tokens));
+  }
+  reserve_positions(num_positions);
+  has_run_ = true;
+}
+
 void Decoder::check_chunk(const ForwardChunk& chunk) const {
   ASYMKV_CHECK(chunk.own_reads == OwnReads::kFresh || chunk.context != nullptr, "stored reads need a context");
   ASYMKV_CHECK(chunk.start_pos == 0 || chunk.context != nullptr, "a chunk at position {} has no context",
@@ -451,12 +461,7 @@ int64_t Decoder::pass_bytes(int64_t rows, int64_t logit_rows) const {
 
 // The residual stream after the last layer.
 FloatArray Decoder::run_layers(std::span<const ForwardChunk> chunks, DType native_dtype, ForwardObserver* observer) {
-  int64_t last_position = 0;
-  for (const ForwardChunk& chunk : chunks) {
-    last_position = std::max(last_position, chunk.start_pos + static_cast<int64_t>(chunk.tokens.size()));
-  }
-  reserve_positions(last_position);
-  has_run_ = true;
+  reserve_for(chunks);
   Batch batch = make_batch(chunks);
   batch.native_dtype = native_dtype;
   batch.wants_fresh = observer != nullptr || std::ranges::any_of(chunks, [](const ForwardChunk& chunk) {

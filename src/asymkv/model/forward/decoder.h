@@ -122,6 +122,7 @@ class Decoder {
   class Steps;
   void read_layer(const WeightSource& weights, int64_t layer_idx);
   static uint64_t new_pass();
+  void reserve_for(std::span<const ForwardChunk> chunks);
   void check_chunk(const ForwardChunk& chunk) const;
   Batch make_batch(std::span<const ForwardChunk> chunks) const;
   static void append_rows(Batch& batch);
@@ -147,11 +148,13 @@ class Decoder {
   // The residual stream after a step of one token a sequence, recorded and replayed; row_of: rows of the chunks. Null:
   // this is no such step, or the backends record nothing.
   const FloatArray* run_step(std::span<const ForwardChunk> chunks, DType native_dtype, std::vector<int64_t>& row_of);
+  Step& find_step(std::span<const ForwardChunk> chunks, DType native_dtype);
   bool is_step(std::span<const ForwardChunk> chunks) const;
   void lay_out_step(std::span<const ForwardChunk> chunks, Step& step) const;
   void list_step_reads(Step& step) const;
   bool for_each_call(Step& step, const StepCalls& calls) const;
   bool replan_step(Step& step) const;
+  bool record_step(Step& step) const;
   void replay_step(Step& step) const;
   void start_batch(Batch& batch, Scratch& scratch) const;
   void run_all_layers(Batch& batch, Scratch& scratch, ForwardObserver* observer) const;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What decoder.cc and decoder_weights.cc share.
+// What decoder.cc, decoder_steps.cc and decoder_weights.cc share.
 
 #include <cstdint>
 #include <span>

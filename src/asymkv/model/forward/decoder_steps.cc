@@ -42,12 +42,14 @@ std::vector<CacheRows> rows_by_cache(std::span<const ForwardChunk> chunks) {
 // A decode step with `share` rows for each of some caches, the last ones padding: run once, then recorded, and from
 // then on replayed.
 struct Decoder::Step {
-  std::vector<uint64_t> caches;  // KvCache::id()
+  std::vector<uint64_t> caches;                  // KvCache::id()
+  std::vector<std::weak_ptr<const void>> lives;  // of the caches
   int64_t share = 0;
   DType native_dtype = DType::kBF16;
   int64_t num_positions = 0;  // of the RoPE tables
   uint64_t pass = 0;
-  bool has_run = false;  // under this pass number
+  bool has_run = false;   // under this pass number
+  bool is_whole = false;  // nothing was thrown half way: plans and recording belong together
   Batch batch;
   Scratch scratch;
   std::unique_ptr<RecordedWork> recorded;
@@ -68,7 +70,7 @@ class Decoder::Steps {
  public:
   explicit Steps(std::shared_ptr<const AttentionBackend> attention) : attention_(std::move(attention)) {}
   ~Steps() {
-    for (const Step& step : steps_) attention_->forget_pass(step.pass);
+    drop_if([](const Step&) { return true; });
   }
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
@@ -77,15 +79,19 @@ class Decoder::Steps {
   Step& get(Step wanted) {
     auto known = std::ranges::find_if(steps_, [&](const Step& step) { return step.serves(wanted); });
     if (known == steps_.end()) {
-      if (steps_.size() >= kMaxSteps) {
-        attention_->forget_pass(steps_.back().pass);
-        steps_.pop_back();
-      }
+      drop_if([](const Step& step) {
+        return std::ranges::any_of(step.lives, [](const auto& life) { return life.expired(); });
+      });
+      if (steps_.size() >= kMaxSteps) drop_if([&](const Step& step) { return &step == &steps_.back(); });
       known = steps_.insert(steps_.begin(), std::move(wanted));
-      restart(*known);
     }
     steps_.splice(steps_.begin(), steps_, known);
     return steps_.front();
+  }
+
+  // All but one.
+  void drop_others(const Step& kept) {
+    drop_if([&](const Step& step) { return &step != &kept; });
   }
 
   // As if it had never run.
@@ -98,6 +104,15 @@ class Decoder::Steps {
   }
 
  private:
+  template <typename Which>
+  void drop_if(const Which& which) {
+    std::erase_if(steps_, [&](const Step& step) {
+      if (!which(step)) return false;
+      attention_->forget_pass(step.pass);
+      return true;
+    });
+  }
+
   std::shared_ptr<const AttentionBackend> attention_;
   std::list<Step> steps_;
 };
@@ -186,13 +201,27 @@ bool Decoder::for_each_call(Step& step, const StepCalls& calls) const {
   return true;
 }
 
-void Decoder::replay_step(Step& step) const {
-  if (step.recorded == nullptr) {
+// Whether the step is recorded now. Memory for it may be missing where calls one by one find theirs: other steps go,
+// and this one is called.
+bool Decoder::record_step(Step& step) const {
+  if (step.recorded != nullptr) return true;
+  try {
     step.recorded = backends_.model->record([this, &step] {
       step.batch.recorded = true;
       run_all_layers(step.batch, step.scratch, nullptr);
     });
+    return true;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kResourceExhausted) throw;
   }
+  steps_->drop_others(step);
+  steps_->restart(step);
+  step.batch.pass = step.pass;
+  step.batch.recorded = false;
+  return false;
+}
+
+void Decoder::replay_step(Step& step) const {
   step.recorded->replay();
   const AttentionBackend& attention = *backends_.attention;
   for_each_call(step, {[&](const WriteKvParams& params, int64_t layers) {
@@ -205,23 +234,29 @@ void Decoder::replay_step(Step& step) const {
                        }});
 }
 
-const FloatArray* Decoder::run_step(std::span<const ForwardChunk> chunks, DType native_dtype,
-                                    std::vector<int64_t>& row_of) {
-  if (!is_step(chunks)) return nullptr;
-  int64_t last_position = 0;
-  for (const ForwardChunk& chunk : chunks) last_position = std::max(last_position, chunk.start_pos + 1);
-  reserve_positions(last_position);
-  has_run_ = true;
+// Ready for its next run.
+Decoder::Step& Decoder::find_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
   if (steps_ == nullptr) steps_ = std::make_shared<Steps>(backends_.attention);
   Step wanted;
   for (const CacheRows& item : rows_by_cache(chunks)) {
     wanted.caches.push_back(item.cache->id());
+    wanted.lives.push_back(item.cache->life());
     wanted.share = std::max(wanted.share, padded_rows(item.rows));
   }
   wanted.native_dtype = native_dtype;
   wanted.num_positions = max_positions();
   Step& step = steps_->get(std::move(wanted));
+  if (!step.is_whole) steps_->restart(step);
+  return step;
+}
+
+const FloatArray* Decoder::run_step(std::span<const ForwardChunk> chunks, DType native_dtype,
+                                    std::vector<int64_t>& row_of) {
+  if (!is_step(chunks)) return nullptr;
+  reserve_for(chunks);
+  Step& step = find_step(chunks, native_dtype);
   lay_out_step(chunks, step);
+  step.is_whole = false;
   if (step.scratch.x.data() == nullptr) {
     step.scratch = make_scratch(step.batch.num_rows, step.batch.row_dtype,
                                 [&](int64_t floats) { return backends_.model->allocate(floats); });
@@ -232,7 +267,7 @@ const FloatArray* Decoder::run_step(std::span<const ForwardChunk> chunks, DType 
     steps_->restart(step);
     step.batch.pass = step.pass;
   }
-  if (step.has_run) {
+  if (step.has_run && record_step(step)) {
     replay_step(step);
   } else {
     run_all_layers(step.batch, step.scratch, nullptr);
@@ -240,6 +275,7 @@ const FloatArray* Decoder::run_step(std::span<const ForwardChunk> chunks, DType 
   }
   for (const Batch::Row& row : step.batch.rows) row_of.push_back(row.begin);
   step.batch.chunks = {};
+  step.is_whole = true;
   return &step.scratch.x;
 }
 
