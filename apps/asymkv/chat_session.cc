@@ -35,14 +35,13 @@ std::vector<int32_t> ChatSession::prompt_ids() const {
   return encode_chat(template_, tokenizer, chat_variables(tokenizer, messages()), std::time(nullptr));
 }
 
-std::vector<float> ChatSession::forward(std::span<const int32_t> tokens, OwnReads own_reads) {
-  const ForwardChunk chunk = append_chunk(sequence_, tokens, own_reads);
-  const std::vector<float> hidden = model_.decoder.last_hidden(std::span(&chunk, 1), limits_.native_dtype);
+int32_t ChatSession::token_after(std::span<const int32_t> tokens, OwnReads own_reads) {
+  const int32_t next = next_token(model_, append_chunk(sequence_, tokens, own_reads), sampler_, limits_.native_dtype);
   cached_ids_.insert(cached_ids_.end(), tokens.begin(), tokens.end());
-  return model_.decoder.logits(hidden);
+  return next;
 }
 
-std::vector<float> ChatSession::prefill(const std::vector<int32_t>& ids, Answer& answer) {
+int32_t ChatSession::prefill(const std::vector<int32_t>& ids, Answer& answer) {
   const auto differs = std::ranges::mismatch(ids, cached_ids_).in1;
   // The last token is always computed: its logits choose the first new one.
   const auto shared = std::min(differs - ids.begin(), static_cast<std::ptrdiff_t>(ids.size()) - 1);
@@ -50,11 +49,10 @@ std::vector<float> ChatSession::prefill(const std::vector<int32_t>& ids, Answer&
   cached_ids_.resize(static_cast<size_t>(shared));
   answer.prompt_tokens = static_cast<int64_t>(ids.size());
   answer.reused_tokens = shared;
-  return forward(std::span(ids).subspan(static_cast<size_t>(shared)), OwnReads::kFresh);
+  return token_after(std::span(ids).subspan(static_cast<size_t>(shared)), OwnReads::kFresh);
 }
 
-std::string ChatSession::decode(std::vector<float> logits, Answer& answer,
-                                const std::function<void(std::string_view)>& on_text) {
+std::string ChatSession::decode(int32_t token, Answer& answer, const std::function<void(std::string_view)>& on_text) {
   StreamDecoder decoder(model_.tokenizer, true);
   std::string text;
   const auto add = [&](const std::string& piece) {
@@ -67,7 +65,6 @@ std::string ChatSession::decode(std::vector<float> logits, Answer& answer,
       answer.end = AnswerEnd::kInterrupted;
       break;
     }
-    const int32_t token = sampler_.sample(logits);
     ++answer.new_tokens;
     if (model_.is_end(token)) {
       answer.end = AnswerEnd::kStop;
@@ -78,7 +75,7 @@ std::string ChatSession::decode(std::vector<float> logits, Answer& answer,
       answer.end = AnswerEnd::kContextFull;
       break;
     }
-    if (answer.new_tokens < limits_.max_tokens) logits = forward(std::span(&token, 1), OwnReads::kStored);
+    if (answer.new_tokens < limits_.max_tokens) token = token_after(std::span(&token, 1), OwnReads::kStored);
   }
   add(decoder.flush());
   return text;
@@ -97,10 +94,10 @@ Answer ChatSession::ask(const std::string& text, const std::function<void(std::s
     }
     Answer answer;
     const RunClock prefill_clock;
-    std::vector<float> logits = prefill(ids, answer);
+    const int32_t first = prefill(ids, answer);
     answer.prefill_seconds = prefill_clock.seconds();
     const RunClock decode_clock;
-    turns_.push_back({{"role", "assistant"}, {"content", decode(std::move(logits), answer, on_text)}});
+    turns_.push_back({{"role", "assistant"}, {"content", decode(first, answer, on_text)}});
     answer.decode_seconds = decode_clock.seconds();
     return answer;
   } catch (const Error&) {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "asymkv/engine/loaded_model.h"
+#include "asymkv/engine/generate.h"
 #include "asymkv/engine/sampler.h"
 #include "asymkv/kv/cache.h"
 #include "asymkv/model/chat/chat_template.h"
@@ -57,10 +57,10 @@ class ChatSession {
 
  private:
   std::vector<int32_t> prompt_ids() const;
-  // Keeps what the cache shares with `ids`, computes the rest, and returns the logits behind it.
-  std::vector<float> prefill(const std::vector<int32_t>& ids, Answer& answer);
-  std::vector<float> forward(std::span<const int32_t> tokens, OwnReads own_reads);
-  std::string decode(std::vector<float> logits, Answer& answer, const std::function<void(std::string_view)>& on_text);
+  // Keeps what the cache shares with `ids`, computes the rest, and returns the token that follows.
+  int32_t prefill(const std::vector<int32_t>& ids, Answer& answer);
+  int32_t token_after(std::span<const int32_t> tokens, OwnReads own_reads);
+  std::string decode(int32_t token, Answer& answer, const std::function<void(std::string_view)>& on_text);
 
   LoadedModel& model_;
   ChatTemplate template_;

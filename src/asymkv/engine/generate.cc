@@ -13,16 +13,23 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Appends one token to `sequence` and returns the logits after it.
-std::vector<float> step(LoadedModel& model, SequencePages& sequence, int32_t token, DType native_dtype) {
-  const ForwardChunk chunk = append_chunk(sequence, std::span(&token, 1), OwnReads::kStored);
-  return model.decoder.logits(model.decoder.last_hidden(std::span(&chunk, 1), native_dtype));
-}
-
 }  // namespace
 
 std::string_view finish_reason_name(FinishReason reason) {
   return reason == FinishReason::kStop ? "stop" : "length";
+}
+
+int32_t next_token(LoadedModel& model, const ForwardChunk& chunk, Sampler& sampler, DType native_dtype) {
+  const std::span<const ForwardChunk> chunks(&chunk, 1);
+  if (!sampler.is_greedy())
+    return sampler.sample(model.decoder.logits(model.decoder.last_hidden(chunks, native_dtype)));
+  const std::optional<int32_t> token = model.decoder.greedy_step(chunks, native_dtype).front();
+  if (!token) {
+    throw_bad_input(
+        "a logit after token {} is nan or infinite: the model's weights are damaged, or it cannot run with this KV format",
+        chunk.start_pos + std::ssize(chunk.tokens));
+  }
+  return *token;
 }
 
 Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const int32_t> prompt,
@@ -43,14 +50,15 @@ Generation generate(LoadedModel& model, SequencePages& sequence, std::span<const
   chunk.targets = {&sequence};
   chunk.context = &sequence;
   chunk.own_reads = options.prompt_reads;
-  std::vector<float> logits =
-      model.decoder.logits(model.decoder.last_hidden(std::span(&chunk, 1), options.native_dtype));
+  int32_t token = next_token(model, chunk, sampler, options.native_dtype);
   result.prefill_seconds = seconds_since(start);
   const auto decode_start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < max_tokens; ++i) {
     throw_if_interrupted();
-    if (i > 0) logits = step(model, sequence, result.token_ids.back(), options.native_dtype);
-    const int32_t token = sampler.sample(logits);
+    if (i > 0) {
+      token = next_token(model, append_chunk(sequence, std::span(&token, 1), OwnReads::kStored), sampler,
+                         options.native_dtype);
+    }
     result.token_ids.push_back(token);
     if (on_token) on_token(token);
     if (!options.ignore_eos && model.is_end(token)) {

@@ -30,6 +30,10 @@ struct Generation {
   double decode_seconds = 0.0;
 };
 
+// The token that follows a chunk, found where the logits are if it is the one with the largest, else drawn from them.
+// Throws Error{kBadInput} for a logit that is not finite.
+int32_t next_token(LoadedModel& model, const ForwardChunk& chunk, Sampler& sampler, DType native_dtype);
+
 // One completion of `prompt` in an empty `sequence`: prefill in one chunk, then token by token from the stored bytes.
 // on_token sees each new token at once. An end-of-sequence token ends it and is the last of token_ids.
 // Throws Error{kUsage} for an empty prompt or one that leaves no room, Error{kInterrupted} between tokens.

@@ -23,6 +23,8 @@ class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options);
   int32_t sample(std::span<const float> logits);
+  // Whether sample() is argmax(), so that logits can stay where they are.
+  bool is_greedy() const { return options_.temperature == 0.0; }
 
  private:
   double next_uniform();  // [0, 1)
