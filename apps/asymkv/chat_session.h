@@ -69,7 +69,7 @@ class ChatSession {
   std::string system_;
   OrderedJson turns_ = OrderedJson::array();
   SequencePages sequence_;
-  std::vector<int32_t> cached_ids_;  // what `sequence_` holds
+  std::vector<int32_t> cached_ids_;  // what `sequence_` begins with
 };
 
 }  // namespace asymkv::app

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -310,6 +311,17 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
   }
 }
 
+// The lanes whose queries are rounded, where products have operands of their own type: those would change the type of
+// everybody's rows (decisions/0006).
+std::vector<EngineRunner::Lane> EngineRunner::take_rounded(std::vector<Lane>& lanes) const {
+  if (model_.decoder.backends().model->operand_dtype() == DType::kF32) return {};
+  const auto plain = [](const Lane& lane) { return !lane.sequence.cache().config().use.query_dtype; };
+  const auto first = std::stable_partition(lanes.begin(), lanes.end(), plain);
+  std::vector<Lane> rounded(std::make_move_iterator(first), std::make_move_iterator(lanes.end()));
+  lanes.erase(first, lanes.end());
+  return rounded;
+}
+
 std::vector<RawOutcome> EngineRunner::run_unit(const Unit& unit) {
   std::vector<CaseTokens> tokens;
   std::vector<RawOutcome> outcomes;
@@ -329,8 +341,12 @@ std::vector<RawOutcome> EngineRunner::run_unit(const Unit& unit) {
       continue;
     }
     std::vector<Lane> lanes = start_lanes(unit, tokens, part);
-    read_questions(tokens, lanes);
-    if (!lanes.empty()) run_generation(unit, lanes, outcomes);
+    std::vector<Lane> rounded = take_rounded(lanes);
+    for (std::vector<Lane>* group : {&lanes, &rounded}) {
+      if (group->empty()) continue;
+      read_questions(tokens, *group);
+      run_generation(unit, *group, outcomes);
+    }
   }
   return outcomes;
 }

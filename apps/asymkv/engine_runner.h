@@ -75,6 +75,7 @@ class EngineRunner final : public CaseRunner {
   Prefix prefill(const Unit& unit, const std::string& text, std::span<const int32_t> tokens);
   void prefill_per_arm(Prefix& prefix);
   std::vector<Lane> start_lanes(const Unit& unit, const std::vector<CaseTokens>& tokens, const Part& part);
+  std::vector<Lane> take_rounded(std::vector<Lane>& lanes) const;
   void read_questions(const std::vector<CaseTokens>& tokens, std::vector<Lane>& lanes);
   void run_generation(const Unit& unit, std::vector<Lane>& lanes, std::vector<RawOutcome>& outcomes);
   void run_loss_case(const Unit& unit, int64_t case_idx, const std::vector<int32_t>& tokens,

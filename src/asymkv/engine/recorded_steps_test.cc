@@ -172,7 +172,7 @@ TEST(RecordedSteps, AStepThatDoesNotServeABatchStartsAnew) {
 
 TEST(RecordedSteps, AreCalledWhereThereIsNoMemoryForARecording) {
   Recorded plain(false), recorded(true);
-  recorded.math->fails = 3;
+  recorded.math->fails = 2;
   EXPECT_EQ(decode(*recorded.model, 24), decode(*plain.model, 24));
   EXPECT_GE(recorded.math->recordings, 1);
 }

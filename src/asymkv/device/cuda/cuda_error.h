@@ -10,6 +10,7 @@ namespace asymkv {
 // Error{kInternal}; the message names the call and the driver's reason.
 inline void cuda_check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // this one is told: the next call is not to find it again
   const auto code = status == cudaErrorMemoryAllocation ? ErrorCode::kResourceExhausted : ErrorCode::kInternal;
   throw_error(code, "{} failed: {}", call, cudaGetErrorString(status));
 }

@@ -40,6 +40,7 @@ StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(st
   } catch (...) {
     under_way = nullptr;
     (void)cudaStreamDestroy(stream);
+    (void)cudaGetLastError();  // what threw is told
     throw;
   }
   under_way = nullptr;
@@ -109,9 +110,10 @@ std::shared_ptr<void> stream_copy(std::span<const std::byte> host) {
 }
 
 void copy_to_device(std::span<const std::byte> host, void* to) {
+  if (host.empty()) return;
   ASYMKV_CHECK(StreamRecording::under_way == nullptr, "a copy of {} bytes would not be replayed", host.size());
   // From pageable memory: the call returns once the bytes have left it.
-  if (!host.empty()) ASYMKV_CUDA(cudaMemcpyAsync(to, host.data(), host.size(), cudaMemcpyHostToDevice, nullptr));
+  ASYMKV_CUDA(cudaMemcpyAsync(to, host.data(), host.size(), cudaMemcpyHostToDevice, nullptr));
 }
 
 void copy_on_device(const void* from, void* to, int64_t bytes) {

@@ -49,6 +49,7 @@ struct Decoder::Step {
   int64_t num_positions = 0;  // of the RoPE tables
   uint64_t pass = 0;
   bool has_run = false;   // under this pass number
+  bool no_room = false;   // there was no memory for a recording: calls one by one are all it gets
   bool is_whole = false;  // nothing was thrown half way: plans and recording belong together
   Batch batch;
   Scratch scratch;
@@ -82,7 +83,8 @@ class Decoder::Steps {
       drop_if([](const Step& step) {
         return std::ranges::any_of(step.lives, [](const auto& life) { return life.expired(); });
       });
-      if (steps_.size() >= kMaxSteps) drop_if([&](const Step& step) { return &step == &steps_.back(); });
+      const Step* oldest = steps_.size() < kMaxSteps ? nullptr : &steps_.back();
+      drop_if([&](const Step& step) { return &step == oldest; });
       known = steps_.insert(steps_.begin(), std::move(wanted));
     }
     steps_.splice(steps_.begin(), steps_, known);
@@ -205,6 +207,7 @@ bool Decoder::for_each_call(Step& step, const StepCalls& calls) const {
 // and this one is called.
 bool Decoder::record_step(Step& step) const {
   if (step.recorded != nullptr) return true;
+  if (step.no_room) return false;
   try {
     step.recorded = backends_.model->record([this, &step] {
       step.batch.recorded = true;
@@ -214,7 +217,9 @@ bool Decoder::record_step(Step& step) const {
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kResourceExhausted) throw;
   }
+  step.no_room = true;
   steps_->drop_others(step);
+  backends_.model->release_unused();
   steps_->restart(step);
   step.batch.pass = step.pass;
   step.batch.recorded = false;
