@@ -26,7 +26,8 @@ int32_t next_token(LoadedModel& model, const ForwardChunk& chunk, Sampler& sampl
   const std::optional<int32_t> token = model.decoder.greedy_step(chunks, native_dtype).front();
   if (!token) {
     throw_bad_input(
-        "a logit after {} tokens is nan or infinite: the model's weights are damaged, or it cannot run with this KV format",
+        "a logit after {} tokens is nan or infinite: the model's weights are damaged, or it cannot run with this KV "
+        "format",
         chunk.start_pos + std::ssize(chunk.tokens));
   }
   return *token;
