@@ -32,6 +32,10 @@ std::string cut_at_stop(std::string text, std::span<const std::string> stops) {
   return text;
 }
 
+bool rounds_queries(const SequencePages& sequence) {
+  return sequence.cache().config().use.query_dtype.has_value();
+}
+
 }  // namespace
 
 std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_case(const Tokenizer& tokenizer, const Case& item) {
@@ -293,7 +297,7 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
   // As many arms in one pass as the products like rows. One whose queries are rounded has a pass of its own: it would
   // change the type of everybody's rows.
   const auto arms = static_cast<size_t>(std::max<int64_t>(1, model_.decoder.backends().model->mlp_rows() / scored));
-  const auto rounds = [&](size_t s) { return prefix.sequences[s].cache().config().use.query_dtype.has_value(); };
+  const auto rounds = [&](size_t s) { return rounds_queries(prefix.sequences[s]); };
   std::vector<double> losses;
   for (size_t s = 0; s < unit.slots.size();) {
     size_t end = s + 1;
@@ -315,7 +319,7 @@ void EngineRunner::run_loss_case(const Unit& unit, int64_t case_idx, const std::
 // everybody's rows (decisions/0006).
 std::vector<EngineRunner::Lane> EngineRunner::take_rounded(std::vector<Lane>& lanes) const {
   if (model_.decoder.backends().model->operand_dtype() == DType::kF32) return {};
-  const auto plain = [](const Lane& lane) { return !lane.sequence.cache().config().use.query_dtype; };
+  const auto plain = [](const Lane& lane) { return !rounds_queries(lane.sequence); };
   const auto first = std::stable_partition(lanes.begin(), lanes.end(), plain);
   std::vector<Lane> rounded(std::make_move_iterator(first), std::make_move_iterator(lanes.end()));
   lanes.erase(first, lanes.end());

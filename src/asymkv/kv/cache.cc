@@ -1,7 +1,6 @@
 #include "asymkv/kv/cache.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -22,11 +21,6 @@ void check_scale(float scale, int64_t layer, std::string_view side) {
   throw_usage("fixed scale of layer {} {} is {}: scales must be finite and positive", layer, side, scale);
 }
 
-uint64_t next_cache_id() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
-
 }  // namespace
 
 float KvLayerView::k_scale(int64_t page, int64_t kv_head, int64_t slot) const {
@@ -40,7 +34,7 @@ float KvLayerView::v_scale(int64_t page, int64_t kv_head, int64_t slot) const {
 }
 
 KvCache::KvCache(const KvLayout& layout, KvCacheConfig config)
-    : id_(next_cache_id()), layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {
+    : layout_(layout), config_(std::move(config)), pool_(config_.num_pages) {
   ASYMKV_CHECK(config_.num_layers >= 0, "num_layers is {}", config_.num_layers);
   check_scales();
   check_transforms();

@@ -81,9 +81,7 @@ class KvCache {
   // for device memory in a build without CUDA or a geometry that TiledLayout refuses.
   KvCache(const KvLayout& layout, KvCacheConfig config);
 
-  // Of this cache alone, as long as the process runs.
-  uint64_t id() const { return id_; }
-  // Expires with the cache.
+  // Expires with the cache, and is owned by no other one (owner_before), also once it has expired.
   std::weak_ptr<const void> life() const { return life_; }
   const KvLayout& layout() const { return layout_; }
   // Of the bytes as they lie in memory: KvLayout's id, or TiledLayout's.
@@ -117,7 +115,6 @@ class KvCache {
   void check_transforms() const;
   [[noreturn]] void throw_no_memory() const;
 
-  uint64_t id_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   KvLayout layout_;
   KvCacheConfig config_;

@@ -106,8 +106,7 @@ class ModelBackend {
   // Memory that it keeps beside what it was asked for.
   virtual int64_t workspace_bytes() const { return 0; }
   // What `work` enqueues, recorded instead of done: it is done by replay(), with what arrays hold then. Those, and what
-  // attention planned (AttentionBackend::keep_pass), must stay. Null: a backend that records nothing; work is not
-  // called.
+  // attention planned (AttentionBackend::keep_pass), must stay. Null, and work is not called, unless records().
   virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& /*work*/) const { return nullptr; }
   virtual bool records() const { return false; }
   // Gives back what freed arrays left behind for later ones.

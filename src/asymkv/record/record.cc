@@ -341,7 +341,7 @@ Record fixed_facts(Record record) {
   if (record.version > 1) record.device.name = record.device.driver = std::string();
   record.launch.threads = record.launch.batch = 0;
   // A process without a decode step replays none.
-  if (record.launch.mode == "eager" || record.launch.mode == "graph") record.launch.mode = "eager";
+  if (record.launch.mode == "graph") record.launch.mode = "eager";
   for (SideFacts* side : {&record.key, &record.value}) {
     side->launched.clear();
     if (side->allocated) side->allocated->payload_bytes = 0;

@@ -118,7 +118,6 @@ class Decoder {
   struct Batch;
   struct Scratch;
   struct Step;
-  struct StepCalls;
   class Steps;
   void read_layer(const WeightSource& weights, int64_t layer_idx);
   static uint64_t new_pass();
@@ -152,7 +151,8 @@ class Decoder {
   bool is_step(std::span<const ForwardChunk> chunks) const;
   void lay_out_step(std::span<const ForwardChunk> chunks, Step& step) const;
   void list_step_reads(Step& step) const;
-  bool for_each_call(Step& step, const StepCalls& calls) const;
+  template <typename Visit>
+  bool for_each_call(Step& step, const Visit& visit) const;
   bool replan_step(Step& step) const;
   bool record_step(Step& step) const;
   void replay_step(Step& step) const;

@@ -42,8 +42,7 @@ std::vector<CacheRows> rows_by_cache(std::span<const ForwardChunk> chunks) {
 // A decode step with `share` rows for each of some caches, the last ones padding: run once, then recorded, and from
 // then on replayed.
 struct Decoder::Step {
-  std::vector<uint64_t> caches;                  // KvCache::id()
-  std::vector<std::weak_ptr<const void>> lives;  // of the caches
+  std::vector<std::weak_ptr<const void>> caches;  // KvCache::life()
   int64_t share = 0;
   DType native_dtype = DType::kBF16;
   int64_t num_positions = 0;  // of the RoPE tables
@@ -56,15 +55,10 @@ struct Decoder::Step {
   std::unique_ptr<RecordedWork> recorded;
 
   bool serves(const Step& other) const {
-    return caches == other.caches && share == other.share && native_dtype == other.native_dtype &&
-           num_positions == other.num_positions;
+    const auto same = [](const auto& a, const auto& b) { return !a.owner_before(b) && !b.owner_before(a); };
+    return std::ranges::equal(caches, other.caches, same) && share == other.share &&
+           native_dtype == other.native_dtype && num_positions == other.num_positions;
   }
-};
-
-// Calls that stand for those of all layers, with how many they stand for, as long as they return true.
-struct Decoder::StepCalls {
-  std::function<bool(const WriteKvParams&, int64_t)> write;
-  std::function<bool(const AttendParams&, int64_t)> attend;
 };
 
 class Decoder::Steps {
@@ -81,7 +75,7 @@ class Decoder::Steps {
     auto known = std::ranges::find_if(steps_, [&](const Step& step) { return step.serves(wanted); });
     if (known == steps_.end()) {
       drop_if([](const Step& step) {
-        return std::ranges::any_of(step.lives, [](const auto& life) { return life.expired(); });
+        return std::ranges::any_of(step.caches, [](const auto& cache) { return cache.expired(); });
       });
       const Step* oldest = steps_.size() < kMaxSteps ? nullptr : &steps_.back();
       drop_if([&](const Step& step) { return &step == oldest; });
@@ -147,11 +141,11 @@ void Decoder::lay_out_step(std::span<const ForwardChunk> chunks, Step& step) con
   batch.num_rows = std::ssize(step.caches) * step.share;
   batch.tokens.resize(static_cast<size_t>(batch.num_rows));
   batch.positions.resize(static_cast<size_t>(batch.num_rows));
-  std::map<uint64_t, int64_t> next_row;
-  for (size_t i = 0; i < step.caches.size(); ++i) next_row[step.caches[i]] = static_cast<int64_t>(i) * step.share;
+  std::map<const KvCache*, int64_t> next_row;
   for (const ForwardChunk& chunk : chunks) {
     check_chunk(chunk);
-    const int64_t row = next_row.at(chunk.context->cache().id())++;
+    const int64_t first = std::ssize(next_row) * step.share;  // of a cache that occurs for the first time
+    const int64_t row = next_row.try_emplace(&chunk.context->cache(), first).first->second++;
     batch.rows.push_back({row, 1});
     batch.tokens[static_cast<size_t>(row)] = chunk.tokens.front();
     batch.positions[static_cast<size_t>(row)] = static_cast<int32_t>(chunk.start_pos);
@@ -176,20 +170,15 @@ void Decoder::list_step_reads(Step& step) const {
   batch.reads = {std::move(reads)};
 }
 
-// Whether the step's calls, recorded or not, now serve its batch.
-bool Decoder::replan_step(Step& step) const {
-  const AttentionBackend& attention = *backends_.attention;
-  return for_each_call(step, {[&](const WriteKvParams& params, int64_t) { return attention.replan(params); },
-                              [&](const AttendParams& params, int64_t) { return attention.replan(params); }});
-}
-
-bool Decoder::for_each_call(Step& step, const StepCalls& calls) const {
+// Visits a write and an attention that stand for those of `layers` layers, as long as visit(params, layers) is true.
+template <typename Visit>
+bool Decoder::for_each_call(Step& step, const Visit& visit) const {
   Batch& batch = step.batch;
   const std::vector<WriteTarget> targets = write_targets(batch, 0, *backends_.attention);
   WriteKvParams write = write_params(batch, 0, step.scratch);
   write.geometry = kv_geometry(targets.front().cache.layout->geometry().page_size);
   write.targets = targets;
-  if (!calls.write(write, config_.num_layers)) return false;
+  if (!visit(write, config_.num_layers)) return false;
   std::map<int64_t, std::pair<int64_t, int64_t>> windows;  // first layer and number of layers
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     ++windows.try_emplace(config_.layers[static_cast<size_t>(layer)].window, layer, 0).first->second.second;
@@ -198,9 +187,15 @@ bool Decoder::for_each_call(Step& step, const StepCalls& calls) const {
     show_layer(batch, layers.first);
     AttendParams attend = attend_params(batch, layers.first, step.scratch);
     attend.sequences = batch.reads.front().sequences;
-    if (!calls.attend(attend, layers.second)) return false;
+    if (!visit(attend, layers.second)) return false;
   }
   return true;
+}
+
+// Whether the step's calls, recorded or not, now serve its batch.
+bool Decoder::replan_step(Step& step) const {
+  const AttentionBackend& attention = *backends_.attention;
+  return for_each_call(step, [&](const auto& params, int64_t) { return attention.replan(params); });
 }
 
 // Whether the step is recorded now. Memory for it may be missing where calls one by one find theirs: other steps go,
@@ -229,14 +224,10 @@ bool Decoder::record_step(Step& step) const {
 void Decoder::replay_step(Step& step) const {
   step.recorded->replay();
   const AttentionBackend& attention = *backends_.attention;
-  for_each_call(step, {[&](const WriteKvParams& params, int64_t layers) {
-                         attention.replayed(params, layers);
-                         return true;
-                       },
-                       [&](const AttendParams& params, int64_t layers) {
-                         attention.replayed(params, layers);
-                         return true;
-                       }});
+  for_each_call(step, [&](const auto& params, int64_t layers) {
+    attention.replayed(params, layers);
+    return true;
+  });
 }
 
 // Ready for its next run.
@@ -244,8 +235,7 @@ Decoder::Step& Decoder::find_step(std::span<const ForwardChunk> chunks, DType na
   if (steps_ == nullptr) steps_ = std::make_shared<Steps>(backends_.attention);
   Step wanted;
   for (const CacheRows& item : rows_by_cache(chunks)) {
-    wanted.caches.push_back(item.cache->id());
-    wanted.lives.push_back(item.cache->life());
+    wanted.caches.push_back(item.cache->life());
     wanted.share = std::max(wanted.share, padded_rows(item.rows));
   }
   wanted.native_dtype = native_dtype;
