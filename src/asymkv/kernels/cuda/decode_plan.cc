@@ -23,6 +23,8 @@ constexpr int64_t kSmallestFragmentPages = 8;
 constexpr int64_t kClusterBytesPerCta = 512 * 1024;
 constexpr int32_t kWellFilledCtas = 100;
 constexpr int64_t kShortBytesPerCta = 160 * 1024;
+// Short work beside that of other batches: CTAs of which an SM holds several, so that one reads while another merges.
+constexpr LaunchShape kBesideOthers{.warps = 4, .stages = 2, .cluster_size = 1, .ctas_per_sm = 1};
 // Batch 1, 8,192 keys, in clusters (us): two stages 12.1, 10.3, 9.2 (native, K16/V8, K8/V8), three 12.4, 10.4, 9.2;
 // pre-bias wants three. With 16 warps instead of 8, K8/V8 at 32/8 8.9, at 28/4 slower. Batch 8 in clusters of two: 8
 // warps and two stages read 1 % faster than 8 to 16 and three, but for pre-bias.
@@ -398,7 +400,7 @@ std::string_view split_rule_name(SplitRule rule) {
 }
 
 DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, const DeviceLimits& device,
-                       const LaunchShape& wanted, const BiasShape& bias) {
+                       const LaunchShape& asked, const BiasShape& bias) {
   check_batch(config, batch);
   std::vector<TileHead> heads = list_heads(config, batch);
   DecodePlan plan;
@@ -412,6 +414,9 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
     total += head.pages();
     longest = std::max(longest, head.pages());
   }
+  const int64_t bytes_per_sm = total * config.block_bytes() / device.num_sms;
+  const bool is_short = bytes_per_sm < kClusterBytesPerCta;
+  const LaunchShape wanted = batch.side_by_side && is_short && asked == LaunchShape{} ? kBesideOthers : asked;
   int32_t cluster = 1;
   if (all_equal(heads)) {
     cluster = wanted.cluster_size > 0 ? wanted.cluster_size
@@ -420,7 +425,6 @@ DecodePlan plan_decode(const DecodeConfig& config, const DecodeBatch& batch, con
   if (!divides_columns(config, plan.columns, cluster)) {
     throw_usage("a cluster of {} CTAs cannot share {} columns of {} channels", cluster, plan.columns, config.head_dim);
   }
-  const int64_t bytes_per_sm = total * config.block_bytes() / device.num_sms;
   SharedNeeds needs{0, 0, cluster, plan.columns, bias, batch.num_kv_heads};
   std::optional<LaunchShape> pair;
   if (cluster == 1 && wanted == LaunchShape{} && !can_align(heads, device))

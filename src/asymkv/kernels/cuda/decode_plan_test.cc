@@ -132,6 +132,24 @@ TEST(DecodePlan, RaggedNarrowBatchesPutTwoCtasOnAnSm) {
   EXPECT_EQ(plan_decode(kK8V8, c.batch, {}, {.warps = 16, .stages = 2}).num_ctas, 132);
 }
 
+TEST(DecodePlan, ShortWorkBesideOthersTakesPartsOfAnSm) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 100; ++i) lengths.push_back(300 + 7 * i);
+  Case c(lengths, 2, 7);
+  c.batch.side_by_side = true;
+  const DecodePlan plan = plan_decode(kK16V8, c.batch, {});
+  EXPECT_EQ(plan.shape, (LaunchShape{4, 2, 1, 1}));
+  EXPECT_LE(plan.shared.total, kMaxSharedBytes / 3);
+  expect_complete(plan, c);
+  Case one({4096}, 2, 7);  // would be spread over clusters
+  one.batch.side_by_side = true;
+  EXPECT_EQ(plan_decode(kK16V8, one.batch, {}).shape.cluster_size, 1);
+  Case much(std::vector<int32_t>(64, 8192), 8, 4);  // fills the device by itself
+  const DecodePlan alone = plan_decode(kK16V8, much.batch, {});
+  much.batch.side_by_side = true;
+  EXPECT_EQ(plan_decode(kK16V8, much.batch, {}).shape, alone.shape);
+}
+
 TEST(DecodePlan, EmptySequencesHaveAnOwner) {
   const Case none({0, 0, 0}, 2, 4);
   expect_complete(plan_decode(kK16V8, none.batch, {}), none);

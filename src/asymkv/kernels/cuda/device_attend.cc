@@ -70,7 +70,7 @@ AttendPass& DeviceAttend::pass_of(const AttendParams& params) {
     recycle(passes_);
   }
   AttendPass pass = make_pass(params);
-  pass.kept = &passes != &passes_;
+  if (&passes != &passes_) pass.keep();
   for (AttendPart& part : pass.parts) {
     part.own_rows = stream_copy(std::as_bytes(std::span(part.rows)));
     part.device_rows = static_cast<const int32_t*>(part.own_rows.get());
@@ -85,6 +85,7 @@ bool DeviceAttend::replan(const AttendParams& params) {
   const auto known = std::ranges::find(kept->second, params.window, &AttendPass::window);
   if (known == kept->second.end()) return false;
   AttendPass next = make_pass(params);
+  next.keep();
   if (!known->has_rows_of(next)) return false;
   struct Replacement {
     const AttendGroup* group;
@@ -114,7 +115,6 @@ bool DeviceAttend::replan(const AttendParams& params) {
     next.parts[p].own_rows = known->parts[p].own_rows;
     next.parts[p].device_rows = known->parts[p].device_rows;
   }
-  next.kept = true;
   *known = std::move(next);
   return true;
 }
@@ -210,7 +210,9 @@ void DeviceAttend::run_part(const Call& call, AttendPart& part) {
     rows.out = stream_memory(num_rows * q_elems(params) * 2);
     rows.lse = stream_memory(num_rows * params.num_q_heads * 4);
   }
-  for (AttendGroup& group : part.groups) run_group(call, group, part.bf16, rows);
+  side_by_side(std::ssize(part.groups), [&](int64_t g) {
+    run_group(call, part.groups[static_cast<size_t>(g)], part.bf16, rows);
+  });
   if (rows.out == nullptr) return;
   if (call.direct) {
     return launch_move_rows({rows.out.get(), params.out, part.device_rows, num_rows, q_elems(params), true},

@@ -71,12 +71,13 @@ void DeviceWrite::run(const WriteKvParams& params) {
   const std::shared_ptr<void> own_fresh = wide && params.fresh_k != nullptr ? stream_memory(elems * 2) : nullptr;
   void* fresh = wide ? own_fresh.get() : params.fresh_k;
   bool has_fresh = fresh == nullptr;
-  for (size_t i = 0; i < params.targets.size(); ++i) {
-    const bool every = pass.targets[i].num_written == params.num_tokens;
+  side_by_side(std::ssize(params.targets), [&](int64_t i) {
+    const auto target_idx = static_cast<size_t>(i);
+    const bool every = pass.targets[target_idx].num_written == params.num_tokens;
     const bool takes = !has_fresh && every && k_dtype == params.native_dtype;
-    store(params, pass, i, rows, takes ? fresh : nullptr);
+    store(params, pass, target_idx, rows, takes ? fresh : nullptr);
     has_fresh = has_fresh || takes;
-  }
+  });
   if (!has_fresh) fresh_keys(params, pass, rows, fresh);
   if (wide) {
     if (fresh != nullptr) launch_widen_16bit(fresh, params.fresh_k, elems, is_bf16(k_dtype), current_stream());

@@ -17,35 +17,64 @@ class StreamRecording::Memory : public std::enable_shared_from_this<Memory> {
     void* data = known->second;
     free_.erase(known);
     return {data, [self = shared_from_this(), bytes](void* done) {
-              self->free_.emplace(bytes, static_cast<std::byte*>(done));
+              (self->holds_ ? self->held_ : self->free_).emplace(bytes, static_cast<std::byte*>(done));
             }};
+  }
+  // What is given back between the two calls is not taken before the second.
+  void hold() { holds_ = true; }
+  void let_go() {
+    holds_ = false;
+    free_.merge(held_);
   }
 
  private:
   std::vector<DeviceBuffer> blocks_;
-  std::multimap<int64_t, std::byte*> free_;
+  std::multimap<int64_t, std::byte*> free_, held_;
+  bool holds_ = false;
 };
+
+namespace {
+
+OwnStream make_stream() {
+  cudaStream_t stream = nullptr;
+  // Apart from the default stream, which goes on meanwhile.
+  ASYMKV_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return OwnStream(stream);
+}
+
+// Work enqueued on `after` from now on waits for what was enqueued on `before`.
+void order_streams(void* before, void* after) {
+  cudaEvent_t event = nullptr;
+  ASYMKV_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  cudaError_t status = cudaEventRecord(event, static_cast<cudaStream_t>(before));
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(static_cast<cudaStream_t>(after), event, 0);
+  (void)cudaEventDestroy(event);
+  cuda_check(status, "the order of two streams");
+}
+
+}  // namespace
+
+void StreamDeleter::operator()(void* stream) const {
+  (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
 
 thread_local StreamRecording* StreamRecording::under_way = nullptr;
 
 StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(std::make_shared<Memory>()) {
   ASYMKV_CHECK(under_way == nullptr, "a recording within another");
-  cudaStream_t stream = nullptr;
-  // Apart from the default stream, which goes on meanwhile.
-  ASYMKV_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  stream_ = stream;
+  const OwnStream stream = make_stream();
+  stream_ = stream.get();
   under_way = this;
   try {
     capture(work);
   } catch (...) {
     under_way = nullptr;
-    (void)cudaStreamDestroy(stream);
     (void)cudaGetLastError();  // what threw is told
     throw;
   }
   under_way = nullptr;
   stream_ = nullptr;
-  (void)cudaStreamDestroy(stream);
+  side_streams_.clear();
 }
 
 void StreamRecording::capture(const std::function<void()>& work) {
@@ -65,6 +94,22 @@ void StreamRecording::capture(const std::function<void()>& work) {
   (void)cudaGraphDestroy(graph);
   cuda_check(status, "cudaGraphInstantiate");
   executable_ = executable;
+  // Its memory is taken now, not at the first launch.
+  ASYMKV_CUDA(cudaGraphUpload(executable, nullptr));
+}
+
+void StreamRecording::branch(int64_t count, const std::function<void(int64_t)>& work) {
+  void* main = stream_;
+  memory_->hold();  // a launch of one branch must not write what one of another still reads
+  for (int64_t i = 0; i < count; ++i) {
+    if (i == std::ssize(side_streams_)) side_streams_.push_back(make_stream());
+    stream_ = side_streams_[static_cast<size_t>(i)].get();
+    order_streams(main, stream_);
+    work(i);
+  }
+  for (int64_t i = 0; i < count; ++i) order_streams(side_streams_[static_cast<size_t>(i)].get(), main);
+  memory_->let_go();
+  stream_ = main;
 }
 
 StreamRecording::~StreamRecording() {
@@ -77,6 +122,11 @@ void StreamRecording::replay() const {
 
 StreamHandle current_stream() {
   return StreamRecording::under_way == nullptr ? nullptr : StreamRecording::under_way->stream_;
+}
+
+void side_by_side(int64_t count, const std::function<void(int64_t)>& work) {
+  if (StreamRecording::under_way != nullptr && count > 1) return StreamRecording::under_way->branch(count, work);
+  for (int64_t i = 0; i < count; ++i) work(i);
 }
 
 void keep_for_recording(const std::shared_ptr<const void>& thing) {

@@ -31,8 +31,18 @@ void copy_on_device(const void* from, void* to, int64_t bytes);
 // Throws Error{kInternal} if a launch before it failed.
 void check_launches();
 
+// Calls work(0) to work(count - 1), none of which reads what another writes: their launches run side by side where they are
+// recorded, one after the other elsewhere.
+void side_by_side(int64_t count, const std::function<void(int64_t)>& work);
+
 // Makes what a launch points to live as long as the recording under way; nothing where none is.
 void keep_for_recording(const std::shared_ptr<const void>& thing);
+
+// A stream of its own, which waits for nothing.
+struct StreamDeleter {
+  void operator()(void* stream) const;
+};
+using OwnStream = std::unique_ptr<void, StreamDeleter>;
 
 // A CUDA graph of what `work` enqueued, with the scratch that its launches use.
 class StreamRecording final : public RecordedWork {
@@ -47,11 +57,14 @@ class StreamRecording final : public RecordedWork {
   friend std::shared_ptr<void> stream_memory(int64_t bytes);
   friend std::shared_ptr<void> stream_copy(std::span<const std::byte> host);
   friend void copy_to_device(std::span<const std::byte> host, void* to);
+  friend void side_by_side(int64_t count, const std::function<void(int64_t)>& work);
   friend void keep_for_recording(const std::shared_ptr<const void>& thing);
   void capture(const std::function<void()>& work);
+  void branch(int64_t count, const std::function<void(int64_t)>& work);
 
   static thread_local StreamRecording* under_way;
-  void* stream_ = nullptr;      // cudaStream_t while it records
+  void* stream_ = nullptr;      // cudaStream_t that launches go to while it records
+  std::vector<OwnStream> side_streams_;
   void* executable_ = nullptr;  // cudaGraphExec_t
   std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<const void>> kept_;
