@@ -3,13 +3,14 @@
 
     scripts/gpu_run.py OUT                                   # all that needs no model: build to reference
     scripts/gpu_run.py OUT parity --model FILE.gguf          # greedy tokens of a real model, on the GPU and on the CPU
-    scripts/gpu_run.py OUT panel native --model FILE.gguf --math-questions test.jsonl --loss-text wiki.test.tokens \\
-      --loss-text wiki.valid.tokens                          # the full panels of a real model, and native alone beside them
+    scripts/gpu_run.py OUT panel native reference_panel --model FILE.gguf --math-questions test.jsonl \\
+      --loss-text wiki.test.tokens --loss-text wiki.valid.tokens
+                    # the full panels of a real model, native alone beside them, and three arms on the reference path
 
 Each stage leaves OUT/STAGE.json: the machine, and one row a command with its exit status, wall time and what it found.
-A stage whose receipt says "ok" is not done again, so a call that was stopped is simply repeated. `panel` and `native`
-stop by themselves after --limit seconds (exit status 3) and go on in the next call with the cases that are left. Needs
-Python's standard library, nvcc, cmake and the packages of scripts/install_deps.sh.
+A stage whose receipt says "ok" is not done again, so a call that was stopped is simply repeated. `panel`, `native` and
+`reference_panel` stop by themselves after --limit seconds (exit status 3) and go on in the next call with the cases that
+are left. Needs Python's standard library, nvcc, cmake and the packages of scripts/install_deps.sh.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARMS = "N,AF,AD,RF,RD,SF,SD,PF,PD,ID,JD"
+REFERENCE_ARMS = "N,AD,JD"
 EMBEDDED = ("probe-fragile", "probe-robust")
 QWEN3_8B = "src/asymkv/planner/testdata/configs/qwen3-8b.json"
 # Geometry, formats, workloads, bytes of pages: of the engine's stage.
@@ -170,11 +172,11 @@ class Stages:
     def do_reference(self):
         return [self.admission(f"models/{name}", "reference7-embedded", f"reference-{name}") for name in EMBEDDED]
 
-    def panel(self, name, arms):
+    def panel(self, name, arms, *more):
         """The protocol of a real model, from where the last call stopped."""
         folder = self.out / name
         command = [self.program, "admit", self.args.model, "--protocol", self.args.protocol, "--device", "cuda",
-                   "--activations", "16", "--arms", arms, "--math-questions", self.args.math_questions, "--out", folder]
+                   "--activations", "16", "--arms", arms, "--math-questions", self.args.math_questions, "--out", folder, *more]
         for text in self.args.loss_text:
             command += ["--loss-text", text]
         if (folder / "run.json").exists():
@@ -196,9 +198,14 @@ class Stages:
     def do_native(self):
         return self.panel("native", "N")
 
+    def do_reference_panel(self):
+        """Every read from stored bytes, prefill included: about one run per arm."""
+        return self.panel("reference_panel", REFERENCE_ARMS, "--path", "reference", "--prefill", "per-arm")
+
 
 DEFAULT_STAGES = ("build", "tests", "sanitizer", "memory", "kernels", "engine", "admit", "reference")
-ALL_STAGES = (*DEFAULT_STAGES, "parity", "panel", "native")
+PANELS = ("panel", "native", "reference_panel")
+ALL_STAGES = (*DEFAULT_STAGES, "parity", *PANELS)
 
 
 def parse_arguments():
@@ -207,19 +214,19 @@ def parse_arguments():
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(ALL_STAGES)}")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cuda", help="build folder")
     parser.add_argument("--shapes", default="", help="only these shapes of bench kernel, as its own --shapes")
-    parser.add_argument("--model", help="model of parity, panel and native")
+    parser.add_argument("--model", help="model of parity and the panels")
     parser.add_argument("--protocol", default=ROOT / "examples/qwen2.5-coder-0.5b-h200/protocol.json",
-                        help="protocol of panel and native")
+                        help="protocol of the panels")
     parser.add_argument("--arms", default=ARMS, help=f"arms of panel ({ARMS})")
     parser.add_argument("--math-questions", help="GSM8K test questions")
     parser.add_argument("--loss-text", action="append", default=[], help="text of the loss panels, may be repeated")
-    parser.add_argument("--limit", type=float, default=450, help="seconds of one call of panel or native (450)")
+    parser.add_argument("--limit", type=float, default=450, help="seconds of one call of a panel (450)")
     args = parser.parse_args()
     args.stages = args.stages or list(DEFAULT_STAGES)
     for stage in args.stages:
         if stage not in ALL_STAGES:
             parser.error(f"there is no stage {stage}; stages are {', '.join(ALL_STAGES)}")
-        if stage in ("panel", "native") and not (args.model and args.math_questions and args.loss_text):
+        if stage in PANELS and not (args.model and args.math_questions and args.loss_text):
             parser.error(f"{stage} needs --model, --math-questions and --loss-text")
         if stage == "parity" and not args.model:
             parser.error("parity needs --model")
