@@ -117,26 +117,15 @@ double read_bandwidth(const LoadedModel& model) {
 }
 
 // Bytes in memory of the matrices that every token reads: all but an embedding that is not the output matrix too.
-int64_t matrix_bytes(const LoadedModel& model, int activations) {
-  const bool widened = on_device(model.decoder.backends());
-  const int64_t device_bytes = activations / 8;  // of an element there
+int64_t matrix_bytes(const LoadedModel& model) {
+  if (on_device(model.decoder.backends())) return model.decoder.placed_bytes().of_every_token;
   int64_t bytes = 0;
   for (const TensorInfo& tensor : model.files.weights->tensors()) {
     const bool lookup = tensor.name == "model.embed_tokens.weight" && !model.config().tie_word_embeddings;
     if (tensor.shape.size() < 2 || lookup) continue;
     const GgmlTypeTraits& traits = ggml_type_traits(parse_ggml_type(tensor.memory_type).value());
-    bytes += widened ? tensor.num_elems() * device_bytes : tensor.num_elems() / traits.block_elems * traits.block_bytes;
+    bytes += tensor.num_elems() / traits.block_elems * traits.block_bytes;
   }
-  return bytes;
-}
-
-// Bytes that all matrices take on a GPU. Of an embedding that is not the output matrix, only one that needs no rounding
-// lies there: the others' rows are looked up on the host.
-int64_t placed_bytes(const LoadedModel& model, int activations) {
-  int64_t bytes = matrix_bytes(model, activations);
-  const TensorInfo& embedding = model.files.weights->info("model.embed_tokens.weight");
-  const bool kept = activations == 32 || embedding.memory_type == "BF16";
-  if (!model.config().tie_word_embeddings && kept) bytes += embedding.num_elems() * activations / 8;
   return bytes;
 }
 
@@ -372,7 +361,7 @@ Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& wor
                    int64_t device_memory_before) {
   const bool gpu = on_device(model.decoder.backends());
   const double bandwidth = read_bandwidth(model);
-  const int64_t weights = matrix_bytes(model, args.activations);
+  const int64_t weights = matrix_bytes(model);
   const MatrixRates matrix = measure_matrix_rates(
       *model.decoder.backends().model, gpu ? kDeviceMatrixRows : kHostMatrixRows, gpu ? kDeviceMatrixSeconds : 0.0);
   const auto sampler = gpu ? sample_device_memory() : nullptr;
@@ -384,7 +373,7 @@ Json run_workloads(const EngineBenchArgs& args, const std::vector<Workload>& wor
                             gpu ? kDevicePrefillTokens : kPrefillChunk,
                             sampler.get(),
                             device_memory_before,
-                            placed_bytes(model, args.activations)};
+                            model.decoder.placed_bytes().all};
   Json rows = Json::array();
   for (const Workload& workload : workloads) {
     model.decoder.reserve_positions(workload.total());  // throws beyond the model's
@@ -404,7 +393,7 @@ Json run_cases(const EngineBenchArgs& args, LoadedModel& model, const RunClock& 
   std::vector<Case> cases = make_cases(args);
   const int64_t capacity = largest_case(cases, model.config());
   const double bandwidth = read_bandwidth(model);
-  const int64_t weights = matrix_bytes(model, args.activations);
+  const int64_t weights = matrix_bytes(model);
   Json records = Json::object();
   for (const std::string& kv : args.kv) {
     FormatBench bench(model, kv_options(args, kv), capacity);

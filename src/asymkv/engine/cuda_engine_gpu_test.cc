@@ -303,36 +303,6 @@ TEST(CudaEngine, RecordedStepsGiveWhatCallsGive) {
   EXPECT_TRUE(std::ranges::any_of(log->launches(), [](const auto& entry) { return entry.first.mode == "graph"; }));
 }
 
-TEST(CudaEngine, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
-  if (test::cannot_run_cuda()) GTEST_SKIP();
-  constexpr int64_t kDim = 1000;
-  std::vector<float> x(4 * kDim, -1.0F);
-  x[777] = x[300] = 2.5F;       // the first of two
-  x[2 * kDim + 999] = NAN;      // not finite
-  x[3 * kDim + 5] = -INFINITY;  // nor this
-  const ModelBackend& backend = *model_on("cuda").decoder.backends().model;
-  const auto best = backend.finite_argmax(4, kDim, place_values(backend, x).data());
-  EXPECT_EQ(best, (std::vector<std::optional<int32_t>>{300, 0, std::nullopt, std::nullopt}));
-}
-
-TEST(CudaEngine, TargetLossesAreTheCpus) {
-  if (test::cannot_run_cuda()) GTEST_SKIP();
-  constexpr int64_t kRows = 5, kDim = 1000;
-  std::vector<float> x;
-  for (int64_t i = 0; i < kRows * kDim; ++i) x.push_back(20.0F * std::sin(static_cast<float>(i) * 0.7F));
-  x[3 * kDim + 999] = NAN;
-  x[4 * kDim + 4] = -INFINITY;  // the target
-  const std::vector<int32_t> targets = {0, 999, 500, 3, 4};
-  std::map<std::string, std::vector<double>> losses;
-  for (const char* device : {"cpu", "cuda"}) {
-    const ModelBackend& backend = *model_on(device).decoder.backends().model;
-    losses[device] = backend.target_losses(targets, kDim, place_values(backend, x).data());
-    ASSERT_EQ(losses[device].size(), targets.size());
-  }
-  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses["cuda"][i], losses["cpu"][i], 1e-6);
-  for (size_t i = 3; i < 5; ++i) EXPECT_FALSE(std::isfinite(losses["cuda"][i]));
-}
-
 // A run that is resumed repeats whole batches: they must give the same bits.
 TEST(CudaEngine, TheSamePassGivesTheSameBits) {
   if (test::cannot_run_cuda()) GTEST_SKIP();
@@ -347,27 +317,6 @@ TEST(CudaEngine, TheSamePassGivesTheSameBits) {
   }
   EXPECT_EQ(hidden[0], hidden[2]);
   EXPECT_EQ(hidden[1], hidden[3]);
-}
-
-// Queries rounded to FP8 take the same values on both devices.
-TEST(CudaEngine, RoundsQueryRowsAsTheCpuDoes) {
-  if (test::cannot_run_cuda()) GTEST_SKIP();
-  constexpr int64_t kRows = 37, kDim = 64;
-  std::vector<float> rows;
-  for (int64_t i = 0; i < kRows * kDim; ++i) {
-    rows.push_back(std::sin(static_cast<float>(i)) * std::exp(static_cast<float>(i % 23) - 12.0F));
-  }
-  std::fill_n(rows.begin(), kDim, 0.0F);
-  std::map<std::string, std::vector<float>> rounded;
-  for (const char* device : {"cpu", "cuda"}) {
-    const ModelBackend& backend = *model_on(device).decoder.backends().model;
-    const FloatArray placed = place_values(backend, rows);
-    backend.round_rows(DType::kE4M3, kRows, kDim, placed.data());
-    rounded[device].resize(rows.size());
-    backend.download(placed.data(), rounded[device]);
-  }
-  EXPECT_EQ(rounded["cuda"], rounded["cpu"]);
-  EXPECT_NE(rounded["cpu"], rows);
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ std::string_view finish_reason_name(FinishReason reason) {
 
 int32_t next_token(LoadedModel& model, const ForwardChunk& chunk, Sampler& sampler, DType native_dtype) {
   const std::span<const ForwardChunk> chunks(&chunk, 1);
-  if (!sampler.is_greedy())
-    return sampler.sample(model.decoder.logits(model.decoder.last_hidden(chunks, native_dtype)));
-  const std::optional<int32_t> token = model.decoder.greedy_step(chunks, native_dtype).front();
+  const double uniform = sampler.next_uniform();
+  const std::optional<int32_t> token =
+      model.decoder.drawn_step(chunks, sampler.law(), std::span(&uniform, 1), native_dtype).front();
   if (!token) {
     throw_bad_input(
         "a logit after {} tokens is nan or infinite: the model's weights are damaged, or it cannot run with this KV "

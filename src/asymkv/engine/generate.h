@@ -30,7 +30,7 @@ struct Generation {
   double decode_seconds = 0.0;
 };
 
-// The token that follows a chunk, found where the logits are if it is the one with the largest, else drawn from them.
+// The token that follows a chunk, chosen where the logits are.
 // Throws Error{kBadInput} for a logit that is not finite.
 int32_t next_token(LoadedModel& model, const ForwardChunk& chunk, Sampler& sampler, DType native_dtype);
 

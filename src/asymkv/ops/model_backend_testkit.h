@@ -48,6 +48,10 @@ class ModelBackendWrapper : public ModelBackend {
   std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const override {
     return inner_->finite_argmax(rows, dim, x);
   }
+  std::vector<std::optional<int32_t>> draw_tokens(const SamplingLaw& law, std::span<const double> uniforms, int64_t dim,
+                                                  const float* x) const override {
+    return inner_->draw_tokens(law, uniforms, dim, x);
+  }
   std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override {
     return inner_->target_losses(targets, dim, x);
   }

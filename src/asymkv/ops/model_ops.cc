@@ -1,9 +1,9 @@
 #include "asymkv/ops/model_ops.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/parallel.h"
 
 namespace asymkv {
 
@@ -12,19 +12,24 @@ void ModelBackend::gelu_mul(int64_t /*rows*/, int64_t /*dim*/, const float* /*ga
 }
 
 void ModelBackend::embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const {
-  const auto in = static_cast<size_t>(matrix.in());
-  std::vector<float> values(rows.size() * in);
-  constexpr size_t kRowsATask = 32;
-  parallel_for(static_cast<int64_t>((rows.size() + kRowsATask - 1) / kRowsATask), [&](int64_t task, int) {
-    const size_t begin = static_cast<size_t>(task) * kRowsATask;
-    for (size_t i = begin; i < std::min(begin + kRowsATask, rows.size()); ++i) {
-      matrix.widen_row(rows[i], std::span(values).subspan(i * in, in));
-    }
-  });
+  std::vector<float> values = matrix.widen_rows(rows);
   if (scale != 1.0F) {
     for (float& value : values) value *= scale;
   }
   upload(values, x);
+}
+
+std::vector<std::optional<int32_t>> ModelBackend::draw_tokens(const SamplingLaw& law, std::span<const double> uniforms,
+                                                              int64_t dim, const float* x) const {
+  if (law.temperature == 0.0) return finite_argmax(std::ssize(uniforms), dim, x);
+  std::vector<float> logits(static_cast<size_t>(dim));
+  std::vector<std::optional<int32_t>> tokens(uniforms.size());
+  for (size_t row = 0; row < uniforms.size(); ++row) {
+    download(x + static_cast<int64_t>(row) * dim, logits);
+    if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) continue;
+    tokens[row] = draw_token(logits, law, uniforms[row]);
+  }
+  return tokens;
 }
 
 FloatArray place_values(const ModelBackend& backend, std::span<const float> values) {

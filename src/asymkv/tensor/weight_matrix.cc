@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "asymkv/base/error.h"
+#include "asymkv/base/parallel.h"
 
 namespace asymkv {
 namespace {
@@ -85,6 +86,19 @@ void WeightMatrix::widen_row(int64_t row, std::span<float> out) const {
   }
   throw_error(ErrorCode::kInternal, "row {} of a matrix with {} rows{}", row, rows_,
               parts_.empty() ? ", none of them in host memory" : "");
+}
+
+std::vector<float> WeightMatrix::widen_rows(std::span<const int32_t> rows) const {
+  constexpr size_t kRowsATask = 32;
+  const auto in = static_cast<size_t>(in_);
+  std::vector<float> values(rows.size() * in);
+  parallel_for(static_cast<int64_t>((rows.size() + kRowsATask - 1) / kRowsATask), [&](int64_t task, int) {
+    const size_t begin = static_cast<size_t>(task) * kRowsATask;
+    for (size_t i = begin; i < std::min(begin + kRowsATask, rows.size()); ++i) {
+      widen_row(rows[i], std::span(values).subspan(i * in, in));
+    }
+  });
+  return values;
 }
 
 }  // namespace asymkv

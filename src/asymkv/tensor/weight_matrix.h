@@ -26,6 +26,7 @@ struct WeightPart {
 class PlacedWeights {
  public:
   virtual ~PlacedWeights() = default;
+  virtual int64_t bytes() const = 0;  // of the device's memory
 };
 
 // A [rows, in] matrix kept as it is stored, in one part or in several stacked ones of different types (q, k and v;
@@ -60,6 +61,8 @@ class WeightMatrix {
   // Exact FP32 values of one row; out has in() floats. Error{kInternal} outside [0, rows()), or if the host's bytes are
   // gone.
   void widen_row(int64_t row, std::span<float> out) const;
+  // The same of several rows, one after the other, on all threads.
+  std::vector<float> widen_rows(std::span<const int32_t> rows) const;
 
  private:
   struct Free {

@@ -61,10 +61,26 @@ TEST(WeightMatrix, CopiesFloats) {
   EXPECT_THROW(WeightMatrix::from_f32(2, 2, values), Error);
 }
 
+TEST(WeightMatrix, WidensRowsInTheOrderAsked) {
+  std::vector<float> values(100);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const WeightMatrix matrix = WeightMatrix::from_f32(50, 2, values);
+  std::vector<int32_t> rows;
+  for (int32_t i = 0; i < 70; ++i) rows.push_back((7 * i) % 50);
+  const std::vector<float> wide = matrix.widen_rows(rows);
+  ASSERT_EQ(wide.size(), 140U);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(wide[2 * i + 1], static_cast<float>(2 * rows[i] + 1));
+  EXPECT_THROW(matrix.widen_rows(std::vector<int32_t>{50}), Error);
+}
+
+struct FourBytes final : PlacedWeights {
+  int64_t bytes() const override { return 4; }
+};
+
 TEST(WeightMatrix, PlacedMatricesMayLetGoOfTheHostsBytes) {
   const std::vector<float> values = {1, 2, 3, 4, 5, 6};
   WeightMatrix matrix = WeightMatrix::from_f32(2, 3, values);
-  const auto placed = std::make_shared<const PlacedWeights>();
+  const auto placed = std::make_shared<const FourBytes>();
   std::vector<float> row(3);
   matrix.set_placed(placed, true);
   EXPECT_EQ(matrix.placed(), placed.get());

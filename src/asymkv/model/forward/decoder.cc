@@ -538,9 +538,15 @@ std::vector<float> Decoder::last_hidden(std::span<const ForwardChunk> chunks, DT
 }
 
 std::vector<std::optional<int32_t>> Decoder::greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
+  return drawn_step(chunks, {}, std::vector<double>(chunks.size()), native_dtype);
+}
+
+std::vector<std::optional<int32_t>> Decoder::drawn_step(std::span<const ForwardChunk> chunks, const SamplingLaw& law,
+                                                        std::span<const double> uniforms, DType native_dtype) {
+  ASYMKV_CHECK(chunks.size() == uniforms.size(), "{} numbers for {} chunks", uniforms.size(), chunks.size());
   const FloatArray last = last_rows(chunks, native_dtype);
   const FloatArray logits = placed_logits(std::ssize(chunks), last.data());
-  auto tokens = backends_.model->finite_argmax(std::ssize(chunks), config_.vocab_size, logits.data());
+  auto tokens = backends_.model->draw_tokens(law, uniforms, config_.vocab_size, logits.data());
   backends_.attention->finish();
   return tokens;
 }

@@ -93,6 +93,9 @@ class Decoder {
   // one's last token, [chunks, hidden_size], and the first largest logit after it (none where a logit is not finite).
   std::vector<float> last_hidden(std::span<const ForwardChunk> chunks, DType native_dtype);
   std::vector<std::optional<int32_t>> greedy_step(std::span<const ForwardChunk> chunks, DType native_dtype);
+  // The same with a token drawn by its chunk's uniform (ModelBackend::draw_tokens).
+  std::vector<std::optional<int32_t>> drawn_step(std::span<const ForwardChunk> chunks, const SamplingLaw& law,
+                                                 std::span<const double> uniforms, DType native_dtype);
   // Negative log-likelihood of each token's target in nats; not finite where a logit is not. Logits of a few rows at a
   // time, so that a large vocabulary needs little memory.
   std::vector<double> losses(std::span<const ForwardChunk> chunks, std::span<const int32_t> targets,
@@ -106,6 +109,14 @@ class Decoder {
   // Bytes of the model backend's memory that a greedy step of `rows` tokens takes while it runs, with logits of
   // `logit_rows` of them; what attention needs beside its rows is not in it.
   int64_t pass_bytes(int64_t rows, int64_t logit_rows) const;
+
+  // Bytes of the model backend's memory that matrices were placed in; zeros where they stay with the host. Those that
+  // every token reads are all but an embedding that is not the output matrix, too.
+  struct PlacedBytes {
+    int64_t all = 0;
+    int64_t of_every_token = 0;
+  };
+  PlacedBytes placed_bytes() const;
 
   int64_t max_positions() const { return ropes_.front().num_positions(); }
   // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other

@@ -94,4 +94,17 @@ void Decoder::read_layer(const WeightSource& weights, int64_t layer_idx) {
   weights_->layers.push_back(std::move(w));
 }
 
+Decoder::PlacedBytes Decoder::placed_bytes() const {
+  const auto bytes = [](const WeightMatrix& matrix) {
+    return matrix.placed() == nullptr ? 0 : matrix.placed()->bytes();
+  };
+  PlacedBytes placed;
+  placed.of_every_token = bytes(weights_->output_matrix());
+  for (const Weights::Layer& w : weights_->layers) {
+    for (const WeightMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) placed.of_every_token += bytes(*matrix);
+  }
+  placed.all = placed.of_every_token + (weights_->lm_head.empty() ? 0 : bytes(weights_->embedding));
+  return placed;
+}
+
 }  // namespace asymkv

@@ -160,6 +160,15 @@ TEST(CpuModel, FiniteArgmaxTakesTheFirstLargestAndRefusesNan) {
   EXPECT_EQ(best[2], std::nullopt);
 }
 
+TEST(CpuModel, DrawsTokensOfEachRowAndRefusesNan) {
+  const auto backend = make_cpu_model_backend();
+  const std::vector<float> x = {0, 1, 1, -1, 0, 0, std::nanf(""), 0, 3, 2, 1, 0};
+  const std::vector<double> uniforms = {0.6, 0.5, 0.0};
+  using Tokens = std::vector<std::optional<int32_t>>;
+  EXPECT_EQ(backend->draw_tokens({.temperature = 1.0, .top_k = 2}, uniforms, 4, x.data()), (Tokens{2, std::nullopt, 0}));
+  EXPECT_EQ(backend->draw_tokens({}, uniforms, 4, x.data()), (Tokens{1, std::nullopt, 0}));
+}
+
 TEST(CpuModel, TargetLossesAreThoseOfASoftmax) {
   const auto backend = make_cpu_model_backend();
   const std::vector<float> x = {1, 2, 3, 1000, 0, 0, 1, std::nanf(""), 0, 0, 0, -INFINITY};

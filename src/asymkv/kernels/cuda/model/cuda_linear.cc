@@ -8,6 +8,7 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/kernels/cuda/device_tables.h"
+#include "asymkv/kernels/cuda/model/int4_product.h"
 #include "asymkv/kernels/cuda/row_kernels.h"
 #include "asymkv/tensor/dtype.h"
 
@@ -26,7 +27,19 @@ void check(cublasStatus_t status, const char* call) {
 #define ASYMKV_CUBLAS(call) check((call), #call)
 
 struct DeviceWeights final : PlacedWeights {
-  DeviceBuffer data;  // [out, in]
+  int64_t bytes() const override { return data.bytes() + (widened == nullptr ? 0 : widened->bytes()); }
+  DeviceBuffer data;                     // [out, in]; none: rows are only looked up
+  std::unique_ptr<WidenedRows> widened;  // where data is rounded and rows are looked up
+};
+
+struct DeviceInt4 final : PlacedWeights {
+  explicit DeviceInt4(const Int4Weights& from)
+      : codes(to_device(std::span(from.codes))), scales(to_device(std::span(from.scales))) {
+    matrix = {codes.as<uint32_t>(), scales.as<Int4Scale>(), from.rows, from.padded_rows(), from.in, from.group};
+  }
+  int64_t bytes() const override { return codes.bytes() + scales.bytes(); }
+  DeviceBuffer codes, scales;
+  Int4Matrix matrix;
 };
 
 struct Layout {
@@ -107,10 +120,14 @@ CudaLinear::~CudaLinear() {
   (void)cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
-std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix) const {
+std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix, bool looks_up) const {
   const bool narrow = rounds();
+  if (narrow) {
+    if (const auto packed = pack_int4(matrix)) return std::make_shared<DeviceInt4>(*packed);
+  }
   const int64_t elem_bytes = narrow ? dtype_bytes(DType::kBF16) : dtype_bytes(DType::kF32);
   auto placed = std::make_shared<DeviceWeights>();
+  if (looks_up && !keeps(matrix)) placed->widened = std::make_unique<WidenedRows>(matrix.in());
   placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
   if (narrow && keeps(matrix)) {  // nothing to round: as it is stored
     for (const WeightPart& part : matrix.parts()) {
@@ -134,6 +151,18 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matri
   return placed;
 }
 
+std::shared_ptr<const PlacedWeights> CudaLinear::place_rows(const WeightMatrix& matrix) const {
+  if (keeps(matrix)) return place(matrix, true);
+  auto placed = std::make_shared<DeviceWeights>();
+  placed->widened = std::make_unique<WidenedRows>(matrix.in());
+  return placed;
+}
+
+WidenedRows* CudaLinear::widened_rows(const WeightMatrix& matrix) {
+  const auto* weights = dynamic_cast<const DeviceWeights*>(matrix.placed());
+  return weights == nullptr ? nullptr : weights->widened.get();
+}
+
 bool CudaLinear::keeps(const WeightMatrix& matrix) const {
   return !rounds() ||
          std::ranges::all_of(matrix.parts(), [](const WeightPart& p) { return p.type == GgmlType::kBF16; });
@@ -141,7 +170,7 @@ bool CudaLinear::keeps(const WeightMatrix& matrix) const {
 
 const void* CudaLinear::data(const WeightMatrix& matrix) {
   const auto* weights = dynamic_cast<const DeviceWeights*>(matrix.placed());
-  ASYMKV_CHECK(weights != nullptr, "a {} x {} matrix that was not placed on the device", matrix.rows(), matrix.in());
+  ASYMKV_CHECK(weights != nullptr && weights->data.bytes() > 0, "a {} x {} matrix that was not placed for products", matrix.rows(), matrix.in());
   return weights->data.data();
 }
 
@@ -157,7 +186,6 @@ const CudaLinear::Product& CudaLinear::product(const LinearParams& params) {
 void CudaLinear::run(const LinearParams& params) {
   if (params.rows == 0) return;
   ASYMKV_CHECK(!params.y_is_operand || (params.bias == nullptr && !params.accumulate), "an operand with more in it");
-  const void* weights = data(*params.w);
   const void* x = params.x;
   std::shared_ptr<void> rounded;
   if (rounds() && !params.x_is_operand) {
@@ -165,6 +193,17 @@ void CudaLinear::run(const LinearParams& params) {
     launch_narrow({params.x, rounded.get(), nullptr, params.rows, params.w->in(), true}, current_stream());
     x = rounded.get();
   }
+  const auto* int4 = dynamic_cast<const DeviceInt4*>(params.w->placed());
+  if (int4 == nullptr) return run_wide(params, data(*params.w), x);
+  if (params.rows <= kInt4ProductRows) {
+    return launch_int4_product({int4->matrix, x, params.rows, params.y, params.y_is_operand, params.accumulate});
+  }
+  const std::shared_ptr<void> wide = stream_memory(params.w->rows() * params.w->in() * dtype_bytes(DType::kBF16));
+  launch_int4_widen(int4->matrix, wide.get());
+  run_wide(params, wide.get(), x);
+}
+
+void CudaLinear::run_wide(const LinearParams& params, const void* weights, const void* x) {
   const Product& p = product(params);
   const float one = 1.0F;
   const float beta = params.accumulate ? 1.0F : 0.0F;

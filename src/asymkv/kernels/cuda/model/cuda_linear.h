@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "asymkv/device/device.h"
+#include "asymkv/kernels/cuda/model/widened_rows.h"
 #include "asymkv/ops/model_ops.h"
 
 namespace asymkv::cuda {
@@ -18,12 +19,18 @@ class CudaLinear {
   CudaLinear(const CudaLinear&) = delete;
   CudaLinear& operator=(const CudaLinear&) = delete;
 
-  // Widens the matrix exactly, rounds it to the products' type and keeps it in device memory.
-  std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix) const;
-  // Whether place() keeps every value of this matrix.
+  // Keeps the matrix in device memory: 4-bit codes as they are where products round (int4_weights.h), others exactly
+  // widened and rounded to the products' type.
+  // looks_up: rows will be asked for, too (widened_rows).
+  std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix, bool looks_up) const;
+  // For looking up rows alone.
+  std::shared_ptr<const PlacedWeights> place_rows(const WeightMatrix& matrix) const;
+  // Whether place() keeps every value of this matrix in rows of the products' type.
   bool keeps(const WeightMatrix& matrix) const;
   bool rounds() const { return activations_ == Activations::k16; }  // then operands are BF16, else FP32
   int64_t workspace_bytes() const { return workspace_.bytes(); }
+  // Exact rows of a placed matrix that was not kept; null for others.
+  static WidenedRows* widened_rows(const WeightMatrix& matrix);
   // A placed matrix, [rows, in] of the products' type.
   static const void* data(const WeightMatrix& matrix);
   // params point to device memory; the bias is not added.
@@ -31,6 +38,7 @@ class CudaLinear {
 
  private:
   struct Product;  // descriptors and algorithm of one shape
+  void run_wide(const LinearParams& params, const void* weights, const void* x);
   const Product& product(const LinearParams& params);
 
   Activations activations_;

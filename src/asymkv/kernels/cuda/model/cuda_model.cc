@@ -7,6 +7,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/device/cuda/cuda_error.h"
+#include "asymkv/kernels/cuda/model/draw_kernel.h"
 
 namespace asymkv::cuda {
 
@@ -53,16 +54,23 @@ void CudaModel::download(const float* from, std::span<float> to) const {
 }
 
 void CudaModel::place(WeightMatrix& matrix, bool keep_host) const {
-  matrix.set_placed(linear_.place(matrix), keep_host);
+  matrix.set_placed(linear_.place(matrix, keep_host), keep_host);
 }
 
 void CudaModel::place_rows(WeightMatrix& matrix) const {
-  if (linear_.keeps(matrix)) place(matrix, true);
+  matrix.set_placed(linear_.place_rows(matrix), true);
 }
 
 void CudaModel::embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const {
-  if (matrix.placed() == nullptr || !linear_.keeps(matrix)) return ModelBackend::embed(matrix, rows, scale, x);
-  EmbedParams params{CudaLinear::data(matrix), linear_.rounds(), tables_->of(rows), std::ssize(rows), matrix.in()};
+  EmbedParams params;
+  if (matrix.placed() != nullptr && linear_.keeps(matrix)) {
+    params = {CudaLinear::data(matrix), linear_.rounds(), tables_->of(rows), std::ssize(rows), matrix.in()};
+  } else {
+    WidenedRows* widened = CudaLinear::widened_rows(matrix);
+    const auto places = widened == nullptr ? std::nullopt : widened->find(matrix, rows);
+    if (!places) return ModelBackend::embed(matrix, rows, scale, x);
+    params = {widened->data(), false, tables_->of(*places), std::ssize(rows), matrix.in()};
+  }
   params.scale = scale;
   params.x = x;
   launch_embed(params);
@@ -138,6 +146,22 @@ std::vector<std::optional<int32_t>> CudaModel::finite_argmax(int64_t rows, int64
                                       : std::optional(static_cast<int32_t>(~static_cast<uint32_t>(rank))));
   }
   return best;
+}
+
+std::vector<std::optional<int32_t>> CudaModel::draw_tokens(const SamplingLaw& law, std::span<const double> uniforms,
+                                                           int64_t dim, const float* x) const {
+  if (law.temperature == 0.0) return finite_argmax(std::ssize(uniforms), dim, x);
+  std::vector<int32_t> drawn(uniforms.size());
+  const std::shared_ptr<void> on_device = stream_copy(std::as_bytes(std::span(drawn)));
+  const std::shared_ptr<void> numbers = stream_copy(std::as_bytes(uniforms));
+  auto* tokens = static_cast<int32_t*>(on_device.get());
+  launch_draw({std::ssize(uniforms), dim, x, static_cast<const double*>(numbers.get()), tokens, law});
+  check_launches();
+  const size_t bytes = std::span(drawn).size_bytes();
+  if (bytes > 0) ASYMKV_CUDA(cudaMemcpy(drawn.data(), tokens, bytes, cudaMemcpyDeviceToHost));
+  std::vector<std::optional<int32_t>> found;
+  for (const int32_t token : drawn) found.push_back(token == kNoToken ? std::nullopt : std::optional(token));
+  return found;
 }
 
 std::vector<double> CudaModel::target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const {

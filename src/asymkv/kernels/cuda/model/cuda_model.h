@@ -36,6 +36,8 @@ class CudaModel final : public ModelBackend {
   void round_rows(DType dtype, int64_t rows, int64_t dim, float* x) const override;
   void cap_softly(float cap, int64_t elems, float* x) const override;
   std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const override;
+  std::vector<std::optional<int32_t>> draw_tokens(const SamplingLaw& law, std::span<const double> uniforms, int64_t dim,
+                                                  const float* x) const override;
   std::vector<double> target_losses(std::span<const int32_t> targets, int64_t dim, const float* x) const override;
 
  private:
