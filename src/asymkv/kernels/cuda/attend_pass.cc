@@ -114,7 +114,9 @@ void finish(AttendPart& part) {
   for (AttendGroup& group : part.groups) {
     group.first_row = std::ssize(part.rows);
     part.rows.insert(part.rows.end(), group.rows.begin(), group.rows.end());
-    group.overlaps = group.overlaps && part.groups.size() == 1;  // several may run side by side
+    // Recorded ones run side by side; others are planned alike, so that a replay gives the bits of its calls.
+    group.batch.side_by_side = part.groups.size() > 1;
+    group.overlaps = group.overlaps && !group.batch.side_by_side;
     group.batch.overlaps = group.overlaps;
     group.batch.page_table = group.table;
   }
@@ -126,13 +128,6 @@ void finish(AttendPart& part) {
 
 bool AttendGroup::is_consecutive() const {
   return are_consecutive(rows);
-}
-
-void AttendPass::keep() {
-  kept = true;
-  for (AttendPart& part : parts) {
-    for (AttendGroup& group : part.groups) group.batch.side_by_side = part.groups.size() > 1;
-  }
 }
 
 bool AttendPass::serves(const AttendParams& params) const {

@@ -54,8 +54,6 @@ struct AttendPass {
   std::vector<AttendPart> parts;
   std::vector<size_t> prompts;  // sequences whose fresh rows another kernel takes
 
-  // For a pass that will be recorded: the groups of a part then run side by side.
-  void keep();
   // Whether `params` is a call of this pass. Throws Error{kInternal} for one that claims so and differs.
   bool serves(const AttendParams& params) const;
   // Whether launches for one pass serve the other, but for lengths and pages.

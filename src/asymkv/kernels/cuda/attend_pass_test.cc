@@ -79,7 +79,11 @@ TEST(AttendPass, PutsSequencesOfACacheTogether) {
   EXPECT_THAT(part.groups[0].table, ElementsAre(4, 9, 4, 9, 2));
   EXPECT_THAT(part.groups[0].batch.page_rows, ElementsAre(0, 2));
   EXPECT_THAT(part.groups[1].table, ElementsAre(4, 9, 4));
-  EXPECT_FALSE(part.groups[1].batch.overlaps);  // the launches may run side by side
+  EXPECT_TRUE(part.groups[1].batch.side_by_side);
+  EXPECT_FALSE(part.groups[1].batch.overlaps);
+  const AttendPass alone = make_attend_pass(params_of(std::span(sequences).first(1), DType::kBF16), no_prompt);
+  EXPECT_FALSE(alone.parts.front().groups[0].batch.side_by_side);
+  EXPECT_TRUE(alone.parts.front().groups[0].batch.overlaps);
 }
 
 TEST(AttendPass, RowsInOrderAreTakenAsTheyLie) {
@@ -124,20 +128,6 @@ TEST(AttendPass, FreshRowsArePackedAndPromptsLeftOut) {
   EXPECT_THAT(fresh.batch.page_rows, ElementsAre(0, 2));
   EXPECT_THAT(fresh.batch.query_pos, ElementsAre(0, 0));
   EXPECT_EQ(fresh.most_tokens, 20);
-}
-
-TEST(AttendPass, GroupsOfAKeptPassRunSideBySide) {
-  Cache a(format("native")), b(format("k8v8"));
-  const std::vector<AttendSequence> sequences = {a.sequence(0, 40, kPages), b.sequence(1, 33, kPages)};
-  AttendPass pass = make_attend_pass(params_of(sequences, DType::kBF16), no_prompt);
-  EXPECT_FALSE(pass.parts.front().groups[0].batch.side_by_side);
-  pass.keep();
-  EXPECT_TRUE(pass.kept);
-  EXPECT_TRUE(pass.parts.front().groups[0].batch.side_by_side);
-  EXPECT_TRUE(pass.parts.front().groups[1].batch.side_by_side);
-  AttendPass alone = make_attend_pass(params_of(std::span(sequences).first(1), DType::kBF16), no_prompt);
-  alone.keep();
-  EXPECT_FALSE(alone.parts.front().groups[0].batch.side_by_side);
 }
 
 TEST(AttendPass, ServesTheCallsOfItsNumberAlone) {

@@ -24,7 +24,7 @@ struct DecodeBatch {
   int32_t window = 0;             // 0: none
   int32_t page_size = kPageSize;  // slots of a cache page: 16 times a power of two
   bool overlaps = false;          // the launches will overlap the kernel before them (DecodeArguments)
-  bool side_by_side = false;      // those of other batches run at the same time
+  bool side_by_side = false;      // those of other batches may run at the same time
 };
 
 // What the planner must know of a device. Cluster limits: how many clusters of 2, 4, 8 and 16 CTAs with one CTA an SM

@@ -70,7 +70,7 @@ AttendPass& DeviceAttend::pass_of(const AttendParams& params) {
     recycle(passes_);
   }
   AttendPass pass = make_pass(params);
-  if (&passes != &passes_) pass.keep();
+  pass.kept = &passes != &passes_;
   for (AttendPart& part : pass.parts) {
     part.own_rows = stream_copy(std::as_bytes(std::span(part.rows)));
     part.device_rows = static_cast<const int32_t*>(part.own_rows.get());
@@ -85,7 +85,6 @@ bool DeviceAttend::replan(const AttendParams& params) {
   const auto known = std::ranges::find(kept->second, params.window, &AttendPass::window);
   if (known == kept->second.end()) return false;
   AttendPass next = make_pass(params);
-  next.keep();
   if (!known->has_rows_of(next)) return false;
   struct Replacement {
     const AttendGroup* group;
@@ -115,6 +114,7 @@ bool DeviceAttend::replan(const AttendParams& params) {
     next.parts[p].own_rows = known->parts[p].own_rows;
     next.parts[p].device_rows = known->parts[p].device_rows;
   }
+  next.kept = true;
   *known = std::move(next);
   return true;
 }
