@@ -24,7 +24,8 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option("--temperature", options.law.temperature, "0: greedy, the likeliest token")->capture_default_str();
   command.add_option("--top-p", options.law.top_p, "sample among the likeliest tokens that reach this probability")
       ->capture_default_str();
-  command.add_option("--top-k", options.law.top_k, "sample among so many likeliest tokens; 0: all")->capture_default_str();
+  command.add_option("--top-k", options.law.top_k, "sample among so many likeliest tokens; 0: all")
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "of the random draws")->capture_default_str();
 }
 

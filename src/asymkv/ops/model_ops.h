@@ -147,8 +147,8 @@ class ModelBackend {
   // Index of the first largest element of each row of x [rows, dim]; nothing for a row with an element that is not
   // finite.
   virtual std::vector<std::optional<int32_t>> finite_argmax(int64_t rows, int64_t dim, const float* x) const = 0;
-  // draw_token() of each row of x [uniforms, dim] with its uniform; nothing for a row with an element that is not finite.
-  // A device's sums may round differently.
+  // draw_token() of each row of x [uniforms, dim] with its uniform; nothing for a row with an element that is not
+  // finite. A device's sums may round differently.
   virtual std::vector<std::optional<int32_t>> draw_tokens(const SamplingLaw& law, std::span<const double> uniforms,
                                                           int64_t dim, const float* x) const;
   // -log(softmax(row)[target]) in nats of each row of x [targets, dim], summed in FP64; not finite for a row that has

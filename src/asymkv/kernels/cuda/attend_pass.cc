@@ -114,8 +114,10 @@ void finish(AttendPart& part) {
   for (AttendGroup& group : part.groups) {
     group.first_row = std::ssize(part.rows);
     part.rows.insert(part.rows.end(), group.rows.begin(), group.rows.end());
-    // Recorded ones run side by side; others are planned alike, so that a replay gives the bits of its calls.
-    group.batch.side_by_side = part.groups.size() > 1;
+    // Steps, which are recorded, run side by side; called, they are planned alike, so that a replay gives the same
+    // bits.
+    const bool is_step = std::ranges::all_of(group.batch.num_queries, [](int32_t queries) { return queries == 1; });
+    group.batch.side_by_side = part.groups.size() > 1 && is_step;
     group.overlaps = group.overlaps && !group.batch.side_by_side;
     group.batch.overlaps = group.overlaps;
     group.batch.page_table = group.table;

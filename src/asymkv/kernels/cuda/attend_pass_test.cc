@@ -84,6 +84,10 @@ TEST(AttendPass, PutsSequencesOfACacheTogether) {
   const AttendPass alone = make_attend_pass(params_of(std::span(sequences).first(1), DType::kBF16), no_prompt);
   EXPECT_FALSE(alone.parts.front().groups[0].batch.side_by_side);
   EXPECT_TRUE(alone.parts.front().groups[0].batch.overlaps);
+  std::vector<AttendSequence> chunks = {a.sequence(0, 40, kPages), b.sequence(3, 33, kPages)};
+  chunks[0].num_queries = 3;
+  const AttendPass prefill = make_attend_pass(params_of(chunks, DType::kBF16), no_prompt);
+  EXPECT_FALSE(prefill.parts.front().groups[0].batch.side_by_side);
 }
 
 TEST(AttendPass, RowsInOrderAreTakenAsTheyLie) {

@@ -210,9 +210,8 @@ void DeviceAttend::run_part(const Call& call, AttendPart& part) {
     rows.out = stream_memory(num_rows * q_elems(params) * 2);
     rows.lse = stream_memory(num_rows * params.num_q_heads * 4);
   }
-  side_by_side(std::ssize(part.groups), [&](int64_t g) {
-    run_group(call, part.groups[static_cast<size_t>(g)], part.bf16, rows);
-  });
+  side_by_side(std::ssize(part.groups),
+               [&](int64_t g) { run_group(call, part.groups[static_cast<size_t>(g)], part.bf16, rows); });
   if (rows.out == nullptr) return;
   if (call.direct) {
     return launch_move_rows({rows.out.get(), params.out, part.device_rows, num_rows, q_elems(params), true},

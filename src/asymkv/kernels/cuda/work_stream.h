@@ -31,8 +31,8 @@ void copy_on_device(const void* from, void* to, int64_t bytes);
 // Throws Error{kInternal} if a launch before it failed.
 void check_launches();
 
-// Calls work(0) to work(count - 1), none of which reads what another writes: their launches run side by side where they are
-// recorded, one after the other elsewhere.
+// Calls work(0) to work(count - 1), none of which reads what another writes: their launches run side by side where they
+// are recorded, one after the other elsewhere.
 void side_by_side(int64_t count, const std::function<void(int64_t)>& work);
 
 // Makes what a launch points to live as long as the recording under way; nothing where none is.
@@ -63,7 +63,7 @@ class StreamRecording final : public RecordedWork {
   void branch(int64_t count, const std::function<void(int64_t)>& work);
 
   static thread_local StreamRecording* under_way;
-  void* stream_ = nullptr;      // cudaStream_t that launches go to while it records
+  void* stream_ = nullptr;  // cudaStream_t that launches go to while it records
   std::vector<OwnStream> side_streams_;
   void* executable_ = nullptr;  // cudaGraphExec_t
   std::shared_ptr<Memory> memory_;

@@ -165,7 +165,8 @@ TEST(CpuModel, DrawsTokensOfEachRowAndRefusesNan) {
   const std::vector<float> x = {0, 1, 1, -1, 0, 0, std::nanf(""), 0, 3, 2, 1, 0};
   const std::vector<double> uniforms = {0.6, 0.5, 0.0};
   using Tokens = std::vector<std::optional<int32_t>>;
-  EXPECT_EQ(backend->draw_tokens({.temperature = 1.0, .top_k = 2}, uniforms, 4, x.data()), (Tokens{2, std::nullopt, 0}));
+  EXPECT_EQ(backend->draw_tokens({.temperature = 1.0, .top_k = 2}, uniforms, 4, x.data()),
+            (Tokens{2, std::nullopt, 0}));
   EXPECT_EQ(backend->draw_tokens({}, uniforms, 4, x.data()), (Tokens{1, std::nullopt, 0}));
 }
 

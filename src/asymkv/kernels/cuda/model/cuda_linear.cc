@@ -170,7 +170,8 @@ bool CudaLinear::keeps(const WeightMatrix& matrix) const {
 
 const void* CudaLinear::data(const WeightMatrix& matrix) {
   const auto* weights = dynamic_cast<const DeviceWeights*>(matrix.placed());
-  ASYMKV_CHECK(weights != nullptr && weights->data.bytes() > 0, "a {} x {} matrix that was not placed for products", matrix.rows(), matrix.in());
+  ASYMKV_CHECK(weights != nullptr && weights->data.bytes() > 0, "a {} x {} matrix that was not placed for products",
+               matrix.rows(), matrix.in());
   return weights->data.data();
 }
 
