@@ -26,7 +26,8 @@ struct WeightPart {
 class PlacedWeights {
  public:
   virtual ~PlacedWeights() = default;
-  virtual int64_t bytes() const = 0;  // of the device's memory
+  virtual int64_t bytes() const = 0;          // of the device's memory
+  virtual int64_t product_bytes() const = 0;  // of these, what a product reads
 };
 
 // A [rows, in] matrix kept as it is stored, in one part or in several stacked ones of different types (q, k and v;

@@ -75,6 +75,7 @@ TEST(WeightMatrix, WidensRowsInTheOrderAsked) {
 
 struct FourBytes final : PlacedWeights {
   int64_t bytes() const override { return 4; }
+  int64_t product_bytes() const override { return 4; }
 };
 
 TEST(WeightMatrix, PlacedMatricesMayLetGoOfTheHostsBytes) {

@@ -22,6 +22,7 @@ class StreamRecording::Memory : public std::enable_shared_from_this<Memory> {
   }
   // What is given back between the two calls is not taken before the second.
   void hold() { holds_ = true; }
+  bool holds() const { return holds_; }
   void let_go() {
     holds_ = false;
     free_.merge(held_);
@@ -56,6 +57,10 @@ void order_streams(void* before, void* after) {
 
 void StreamDeleter::operator()(void* stream) const {
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+
+void GraphDeleter::operator()(void* executable) const {
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable));
 }
 
 thread_local StreamRecording* StreamRecording::under_way = nullptr;
@@ -93,14 +98,25 @@ void StreamRecording::capture(const std::function<void()>& work) {
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);
   cuda_check(status, "cudaGraphInstantiate");
-  executable_ = executable;
+  executable_.reset(executable);
   // Its memory is taken now, not at the first launch.
   ASYMKV_CUDA(cudaGraphUpload(executable, nullptr));
 }
 
 void StreamRecording::branch(int64_t count, const std::function<void(int64_t)>& work) {
-  void* main = stream_;
-  memory_->hold();  // a launch of one branch must not write what one of another still reads
+  struct Branching {  // ends however the branches do
+    explicit Branching(StreamRecording& recording) : of(recording), main(recording.stream_) { of.memory_->hold(); }
+    ~Branching() {
+      of.memory_->let_go();
+      of.stream_ = main;
+    }
+    StreamRecording& of;
+    void* main;
+  };
+  ASYMKV_CHECK(!memory_->holds(), "branches within a branch of a recording");
+  // A launch of one branch must not write what one of another still reads: scratch is held until all have joined.
+  const Branching branching(*this);
+  void* main = branching.main;
   for (int64_t i = 0; i < count; ++i) {
     if (i == std::ssize(side_streams_)) side_streams_.push_back(make_stream());
     stream_ = side_streams_[static_cast<size_t>(i)].get();
@@ -108,16 +124,10 @@ void StreamRecording::branch(int64_t count, const std::function<void(int64_t)>& 
     work(i);
   }
   for (int64_t i = 0; i < count; ++i) order_streams(side_streams_[static_cast<size_t>(i)].get(), main);
-  memory_->let_go();
-  stream_ = main;
-}
-
-StreamRecording::~StreamRecording() {
-  if (executable_ != nullptr) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_));
 }
 
 void StreamRecording::replay() const {
-  ASYMKV_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), nullptr));
+  ASYMKV_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_.get()), nullptr));
 }
 
 StreamHandle current_stream() {

@@ -43,12 +43,14 @@ struct StreamDeleter {
   void operator()(void* stream) const;
 };
 using OwnStream = std::unique_ptr<void, StreamDeleter>;
+struct GraphDeleter {
+  void operator()(void* executable) const;
+};
 
 // A CUDA graph of what `work` enqueued, with the scratch that its launches use.
 class StreamRecording final : public RecordedWork {
  public:
   explicit StreamRecording(const std::function<void()>& work);
-  ~StreamRecording() override;
   void replay() const override;
 
  private:
@@ -65,7 +67,7 @@ class StreamRecording final : public RecordedWork {
   static thread_local StreamRecording* under_way;
   void* stream_ = nullptr;  // cudaStream_t that launches go to while it records
   std::vector<OwnStream> side_streams_;
-  void* executable_ = nullptr;  // cudaGraphExec_t
+  std::unique_ptr<void, GraphDeleter> executable_;  // cudaGraphExec_t
   std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<const void>> kept_;
 };

@@ -95,15 +95,16 @@ void Decoder::read_layer(const WeightSource& weights, int64_t layer_idx) {
 }
 
 Decoder::PlacedBytes Decoder::placed_bytes() const {
-  const auto bytes = [](const WeightMatrix& matrix) {
-    return matrix.placed() == nullptr ? 0 : matrix.placed()->bytes();
-  };
+  std::vector<const WeightMatrix*> read = {&weights_->output_matrix()};
+  for (const Weights::Layer& w : weights_->layers) read.insert(read.end(), {&w.qkv, &w.o, &w.gate_up, &w.down});
   PlacedBytes placed;
-  placed.of_every_token = bytes(weights_->output_matrix());
-  for (const Weights::Layer& w : weights_->layers) {
-    for (const WeightMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) placed.of_every_token += bytes(*matrix);
+  for (const WeightMatrix* matrix : read) {
+    if (matrix->placed() == nullptr) continue;
+    placed.of_every_token += matrix->placed()->product_bytes();
+    placed.all += matrix->placed()->bytes();
   }
-  placed.all = placed.of_every_token + (weights_->lm_head.empty() ? 0 : bytes(weights_->embedding));
+  const PlacedWeights* looked_up = weights_->lm_head.empty() ? nullptr : weights_->embedding.placed();
+  if (looked_up != nullptr) placed.all += looked_up->bytes();
   return placed;
 }
 

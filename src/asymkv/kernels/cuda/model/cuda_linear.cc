@@ -8,7 +8,6 @@
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/kernels/cuda/device_tables.h"
-#include "asymkv/kernels/cuda/model/int4_product.h"
 #include "asymkv/kernels/cuda/row_kernels.h"
 #include "asymkv/tensor/dtype.h"
 
@@ -26,18 +25,26 @@ void check(cublasStatus_t status, const char* call) {
 }
 #define ASYMKV_CUBLAS(call) check((call), #call)
 
-struct DeviceWeights final : PlacedWeights {
-  int64_t bytes() const override { return data.bytes() + (widened == nullptr ? 0 : widened->bytes()); }
-  DeviceBuffer data;                     // [out, in]; none: rows are only looked up
-  std::unique_ptr<WidenedRows> widened;  // where data is rounded and rows are looked up
+// Rows of activations up to which codes are multiplied as they are: each 32 read them once more, and so many read as
+// much as the matrix widened to BF16, written and read again. By bytes, not measured.
+constexpr int64_t kMostInt4Rows = 128;
+
+struct DevicePlaced : PlacedWeights {
+  int64_t bytes() const override { return product_bytes() + (widened == nullptr ? 0 : widened->bytes()); }
+  std::unique_ptr<WidenedRows> widened;  // where rows are looked up and what products read is another form of them
 };
 
-struct DeviceInt4 final : PlacedWeights {
+struct DeviceWeights final : DevicePlaced {
+  int64_t product_bytes() const override { return data.bytes(); }
+  DeviceBuffer data;  // [out, in]; none: rows are only looked up
+};
+
+struct DeviceInt4 final : DevicePlaced {
   explicit DeviceInt4(const Int4Weights& from)
       : codes(to_device(std::span(from.codes))), scales(to_device(std::span(from.scales))) {
     matrix = {codes.as<uint32_t>(), scales.as<Int4Scale>(), from.rows, from.padded_rows(), from.in, from.group};
   }
-  int64_t bytes() const override { return codes.bytes() + scales.bytes(); }
+  int64_t product_bytes() const override { return codes.bytes() + scales.bytes(); }
   DeviceBuffer codes, scales;
   Int4Matrix matrix;
 };
@@ -120,14 +127,16 @@ CudaLinear::~CudaLinear() {
   (void)cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
-std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix, bool looks_up) const {
+std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix, bool looks_up) {
   const bool narrow = rounds();
+  std::unique_ptr<WidenedRows> widened;
+  if (looks_up && !keeps(matrix)) widened = std::make_unique<WidenedRows>(matrix);
   if (narrow) {
-    if (const auto packed = pack_int4(matrix)) return std::make_shared<DeviceInt4>(*packed);
+    if (const auto packed = pack_int4(matrix)) return place_int4(*packed, std::move(widened));
   }
   const int64_t elem_bytes = narrow ? dtype_bytes(DType::kBF16) : dtype_bytes(DType::kF32);
   auto placed = std::make_shared<DeviceWeights>();
-  if (looks_up && !keeps(matrix)) placed->widened = std::make_unique<WidenedRows>(matrix.in());
+  placed->widened = std::move(widened);
   placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
   if (narrow && keeps(matrix)) {  // nothing to round: as it is stored
     for (const WeightPart& part : matrix.parts()) {
@@ -151,16 +160,25 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matri
   return placed;
 }
 
-std::shared_ptr<const PlacedWeights> CudaLinear::place_rows(const WeightMatrix& matrix) const {
+std::shared_ptr<const PlacedWeights> CudaLinear::place_int4(const Int4Weights& packed,
+                                                            std::unique_ptr<WidenedRows> widened) {
+  auto placed = std::make_shared<DeviceInt4>(packed);
+  placed->widened = std::move(widened);
+  const int64_t bytes = packed.rows * packed.in * dtype_bytes(DType::kBF16);
+  if (wide_ == nullptr || wide_->bytes() < bytes) wide_ = std::make_shared<const DeviceBuffer>(bytes);
+  return placed;
+}
+
+std::shared_ptr<const PlacedWeights> CudaLinear::place_rows(const WeightMatrix& matrix) {
   if (keeps(matrix)) return place(matrix, true);
   auto placed = std::make_shared<DeviceWeights>();
-  placed->widened = std::make_unique<WidenedRows>(matrix.in());
+  placed->widened = std::make_unique<WidenedRows>(matrix);
   return placed;
 }
 
 WidenedRows* CudaLinear::widened_rows(const WeightMatrix& matrix) {
-  const auto* weights = dynamic_cast<const DeviceWeights*>(matrix.placed());
-  return weights == nullptr ? nullptr : weights->widened.get();
+  const auto* placed = dynamic_cast<const DevicePlaced*>(matrix.placed());
+  return placed == nullptr ? nullptr : placed->widened.get();
 }
 
 bool CudaLinear::keeps(const WeightMatrix& matrix) const {
@@ -195,13 +213,26 @@ void CudaLinear::run(const LinearParams& params) {
     x = rounded.get();
   }
   const auto* int4 = dynamic_cast<const DeviceInt4*>(params.w->placed());
-  if (int4 == nullptr) return run_wide(params, data(*params.w), x);
-  if (params.rows <= kInt4ProductRows) {
-    return launch_int4_product({int4->matrix, x, params.rows, params.y, params.y_is_operand, params.accumulate});
+  return int4 != nullptr ? run_int4(params, int4->matrix, x) : run_wide(params, data(*params.w), x);
+}
+
+// x: BF16.
+void CudaLinear::run_int4(const LinearParams& params, const Int4Matrix& matrix, const void* x) {
+  if (params.rows > kMostInt4Rows) {
+    keep_for_recording(wide_);
+    launch_int4_widen(matrix, wide_->data());
+    return run_wide(params, wide_->data(), x);
   }
-  const std::shared_ptr<void> wide = stream_memory(params.w->rows() * params.w->in() * dtype_bytes(DType::kBF16));
-  launch_int4_widen(int4->matrix, wide.get());
-  run_wide(params, wide.get(), x);
+  const int64_t y_bytes = dtype_bytes(params.y_is_operand ? DType::kBF16 : DType::kF32);
+  for (int64_t begin = 0; begin < params.rows; begin += kInt4ProductRows) {
+    Int4ProductParams piece{matrix};
+    piece.num_rows = std::min(kInt4ProductRows, params.rows - begin);
+    piece.x = static_cast<const std::byte*>(x) + begin * matrix.in * dtype_bytes(DType::kBF16);
+    piece.y = reinterpret_cast<std::byte*>(params.y) + begin * matrix.rows * y_bytes;
+    piece.y_is_bf16 = params.y_is_operand;
+    piece.accumulate = params.accumulate;
+    launch_int4_product(piece);
+  }
 }
 
 void CudaLinear::run_wide(const LinearParams& params, const void* weights, const void* x) {

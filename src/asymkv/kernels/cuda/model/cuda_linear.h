@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "asymkv/device/device.h"
+#include "asymkv/kernels/cuda/model/int4_product.h"
 #include "asymkv/kernels/cuda/model/widened_rows.h"
 #include "asymkv/ops/model_ops.h"
 
@@ -22,13 +23,13 @@ class CudaLinear {
   // Keeps the matrix in device memory: 4-bit codes as they are where products round (int4_weights.h), others exactly
   // widened and rounded to the products' type.
   // looks_up: rows will be asked for, too (widened_rows).
-  std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix, bool looks_up) const;
+  std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix, bool looks_up);
   // For looking up rows alone.
-  std::shared_ptr<const PlacedWeights> place_rows(const WeightMatrix& matrix) const;
+  std::shared_ptr<const PlacedWeights> place_rows(const WeightMatrix& matrix);
   // Whether place() keeps every value of this matrix in rows of the products' type.
   bool keeps(const WeightMatrix& matrix) const;
   bool rounds() const { return activations_ == Activations::k16; }  // then operands are BF16, else FP32
-  int64_t workspace_bytes() const { return workspace_.bytes(); }
+  int64_t workspace_bytes() const { return workspace_.bytes() + (wide_ == nullptr ? 0 : wide_->bytes()); }
   // Exact rows of a placed matrix that was not kept; null for others.
   static WidenedRows* widened_rows(const WeightMatrix& matrix);
   // A placed matrix, [rows, in] of the products' type.
@@ -38,12 +39,15 @@ class CudaLinear {
 
  private:
   struct Product;  // descriptors and algorithm of one shape
+  std::shared_ptr<const PlacedWeights> place_int4(const Int4Weights& packed, std::unique_ptr<WidenedRows> widened);
+  void run_int4(const LinearParams& params, const Int4Matrix& matrix, const void* x);
   void run_wide(const LinearParams& params, const void* weights, const void* x);
   const Product& product(const LinearParams& params);
 
   Activations activations_;
   void* handle_ = nullptr;  // cublasLtHandle_t
   DeviceBuffer workspace_;
+  std::shared_ptr<const DeviceBuffer> wide_;  // room for the largest matrix of 4-bit codes in BF16
   // By rows, in, out, whether it adds, whether its result is an operand.
   std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, std::unique_ptr<Product>> products_;
 };

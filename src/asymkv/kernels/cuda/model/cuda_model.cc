@@ -155,7 +155,9 @@ std::vector<std::optional<int32_t>> CudaModel::draw_tokens(const SamplingLaw& la
   const std::shared_ptr<void> on_device = stream_copy(std::as_bytes(std::span(drawn)));
   const std::shared_ptr<void> numbers = stream_copy(std::as_bytes(uniforms));
   auto* tokens = static_cast<int32_t*>(on_device.get());
-  launch_draw({std::ssize(uniforms), dim, x, static_cast<const double*>(numbers.get()), tokens, law});
+  const int sorted =
+      launch_draw({std::ssize(uniforms), dim, x, static_cast<const double*>(numbers.get()), tokens, law});
+  cuda_check(static_cast<cudaError_t>(sorted), "sorting logits");
   check_launches();
   const size_t bytes = std::span(drawn).size_bytes();
   if (bytes > 0) ASYMKV_CUDA(cudaMemcpy(drawn.data(), tokens, bytes, cudaMemcpyDeviceToHost));

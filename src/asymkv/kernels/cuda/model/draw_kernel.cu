@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kDrawThreads) draw_kernel(int64_t dim, const f
 
 }  // namespace
 
-void launch_draw(const DrawParams& p) {
-  if (p.rows * p.dim == 0) return;
+int launch_draw(const DrawParams& p) {
+  if (p.rows * p.dim == 0) return cudaSuccess;
   auto* stream = static_cast<cudaStream_t>(current_stream());
   const auto of_ids = static_cast<int64_t>(sizeof(int32_t)) * p.dim;
   const std::shared_ptr<void> keys = stream_memory(of_ids), ids = stream_memory(of_ids), order = stream_memory(of_ids);
@@ -84,15 +84,16 @@ void launch_draw(const DrawParams& p) {
   // Stable: of equal logits the lower id stays first.
   size_t bytes = 0;
   const auto sort = [&](void* work, int64_t row) {
-    cub::DeviceRadixSort::SortPairsDescending(work, bytes, p.x + row * p.dim, sorted, from, to, static_cast<int>(p.dim),
-                                              0, 32, stream);
+    return cub::DeviceRadixSort::SortPairsDescending(work, bytes, p.x + row * p.dim, sorted, from, to,
+                                                     static_cast<int>(p.dim), 0, 32, stream);
   };
-  sort(nullptr, 0);
+  cudaError_t status = sort(nullptr, 0);
   const std::shared_ptr<void> work = stream_memory(static_cast<int64_t>(bytes));
-  for (int64_t row = 0; row < p.rows; ++row) {
-    sort(work.get(), row);
+  for (int64_t row = 0; row < p.rows && status == cudaSuccess; ++row) {
+    status = sort(work.get(), row);
     draw_kernel<<<1, kDrawThreads, 0, stream>>>(p.dim, sorted, to, p.law, p.uniforms + row, p.tokens + row);
   }
+  return status;
 }
 
 }  // namespace asymkv::cuda

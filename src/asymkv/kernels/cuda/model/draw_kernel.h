@@ -20,6 +20,7 @@ struct DrawParams {
   int32_t* tokens = nullptr;
   SamplingLaw law;
 };
-void launch_draw(const DrawParams& params);
+// Returns the cudaError_t of the sort.
+int launch_draw(const DrawParams& params);
 
 }  // namespace asymkv::cuda

@@ -16,7 +16,7 @@ struct Int4Matrix {
   int64_t group = 0;
 };
 
-// Rows of activations from which a product takes the matrix widened to BF16 instead.
+// Rows of activations of one launch.
 constexpr int64_t kInt4ProductRows = 32;
 
 // y[num_rows, rows] = x[num_rows, in] * matrix^T (+ y): codes are multiplied as they are, each group's sum, in FP32, by

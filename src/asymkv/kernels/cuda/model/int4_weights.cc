@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <functional>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
@@ -54,48 +56,58 @@ struct Place {
   }
 };
 
-// A row's codes by groups of `group`; false if one of them does not fit.
-bool pack_row(const WeightMatrix& matrix, int64_t row, Int4Weights& packed) {
-  const std::byte* from = row_of(matrix, row);
-  const int64_t blocks = packed.group / kBlock;
-  for (int64_t g = 0; g < packed.in / packed.group; ++g) {
-    std::vector<Q5Block> parts;
-    for (int64_t b = 0; b < blocks; ++b) parts.emplace_back(from + (g * blocks + b) * kBlockBytes);
+// A group of a row, of up to 128 inputs.
+struct Group {
+  Int4Scale shared;
+  std::array<uint8_t, 128> codes = {};  // from 0 on
+
+  // False: it needs more than one scale or 16 codes.
+  bool read(const std::byte* from, int64_t group) {
     uint8_t least = 31, most = 0;
-    for (const Q5Block& part : parts) {
-      if (part.scale != parts.front().scale) return false;
-      const auto [low, high] = std::ranges::minmax(part.codes);
+    for (int64_t b = 0; b < group / kBlock; ++b) {
+      const Q5Block block(from + b * kBlockBytes);
+      if (b > 0 && block.scale != shared.scale) return false;
+      shared.scale = block.scale;
+      const auto [low, high] = std::ranges::minmax(block.codes);
       least = std::min(least, low);
       most = std::max(most, high);
+      std::ranges::copy(block.codes, codes.begin() + b * kBlock);
     }
     if (most - least > 15) return false;
-    packed.scales[static_cast<size_t>(g * packed.padded_rows() + row)] = {parts.front().scale,
-                                                                          static_cast<int16_t>(least - 16)};
-    for (int64_t i = 0; i < packed.group; ++i) {
-      const Place place(row, g * packed.group + i, packed.in);
-      const auto code =
-          static_cast<uint32_t>(parts[static_cast<size_t>(i / kBlock)].codes[static_cast<size_t>(i % kBlock)] - least);
-      packed.codes[static_cast<size_t>(place.word)] |= code << place.shift;
-    }
+    shared.offset = static_cast<int16_t>(least - 16);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(code - least);
+    return true;
   }
-  return true;
-}
+};
 
-bool pack_rows(const WeightMatrix& matrix, Int4Weights& packed) {
-  const auto padded = static_cast<size_t>(packed.padded_rows());
-  packed.codes.assign(padded * static_cast<size_t>(packed.in) / 8, 0);
-  packed.scales.assign(padded * static_cast<size_t>(packed.in / packed.group), {});
-  constexpr int64_t kTask = 16;  // rows that share words
-  std::vector<char> fits(static_cast<size_t>((packed.rows + kTask - 1) / kTask), 1);
-  parallel_for(std::ssize(fits), [&](int64_t task, int) {
-    for (int64_t row = task * kTask; row < std::min(packed.rows, (task + 1) * kTask); ++row) {
-      if (!pack_row(matrix, row, packed)) {
-        fits[static_cast<size_t>(task)] = 0;
-        return;
+// Calls visit(row, group index, group) for all of them, 16 rows a task since those share words; false, and it may end
+// early, if a group does not fit.
+bool for_each_group(const WeightMatrix& matrix, int64_t group,
+                    const std::function<void(int64_t, int64_t, const Group&)>& visit) {
+  constexpr int64_t kTask = 16;
+  std::atomic<bool> fits = true;
+  parallel_for((matrix.rows() + kTask - 1) / kTask, [&](int64_t task, int) {
+    Group read;
+    for (int64_t row = task * kTask; row < std::min(matrix.rows(), (task + 1) * kTask); ++row) {
+      const std::byte* from = row_of(matrix, row);
+      for (int64_t g = 0; g < matrix.in() / group && fits; ++g) {
+        if (read.read(from + g * group / kBlock * kBlockBytes, group)) {
+          visit(row, g, read);
+        } else {
+          fits = false;
+        }
       }
     }
   });
-  return std::ranges::all_of(fits, [](char fit) { return fit != 0; });
+  return fits;
+}
+
+void pack_codes(int64_t row, int64_t group_idx, const Group& group, Int4Weights& packed) {
+  packed.scales[static_cast<size_t>(group_idx * packed.padded_rows() + row)] = group.shared;
+  for (int64_t i = 0; i < packed.group; ++i) {
+    const Place place(row, group_idx * packed.group + i, packed.in);
+    packed.codes[static_cast<size_t>(place.word)] |= uint32_t{group.codes[static_cast<size_t>(i)]} << place.shift;
+  }
 }
 
 }  // namespace
@@ -118,9 +130,14 @@ std::optional<Int4Weights> pack_int4(const WeightMatrix& matrix) {
   Int4Weights packed;
   packed.rows = matrix.rows();
   packed.in = matrix.in();
+  const auto look = [](int64_t, int64_t, const Group&) {};
   for (const int64_t group : {128, 64, 32}) {
+    if (packed.in % group != 0 || !for_each_group(matrix, group, look)) continue;
     packed.group = group;
-    if (packed.in % group == 0 && pack_rows(matrix, packed)) return packed;
+    packed.codes.assign(static_cast<size_t>(packed.padded_rows() * packed.in / 8), 0);
+    packed.scales.assign(static_cast<size_t>(packed.in / group * packed.padded_rows()), {});
+    for_each_group(matrix, group, [&](int64_t row, int64_t g, const Group& read) { pack_codes(row, g, read, packed); });
+    return packed;
   }
   return std::nullopt;
 }

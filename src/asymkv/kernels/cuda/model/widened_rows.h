@@ -15,14 +15,14 @@ namespace asymkv::cuda {
 // different ones. A row is widened and brought over when it is first asked for.
 class WidenedRows {
  public:
-  explicit WidenedRows(int64_t row_elems);
+  explicit WidenedRows(const WeightMatrix& matrix);
   int64_t bytes() const { return rows_.bytes(); }
   const float* data() const { return rows_.as<float>(); }
   // Where in data() these rows of the matrix are, for launches after the call; nothing if there are too many of them.
   std::optional<std::vector<int32_t>> find(const WeightMatrix& matrix, std::span<const int32_t> rows);
 
  private:
-  int64_t row_elems_ = 0;
+  int64_t row_bytes_ = 0;
   DeviceBuffer rows_;
   RowSlots slots_;
 };
