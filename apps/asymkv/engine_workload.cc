@@ -159,6 +159,7 @@ Json memory_json(const WorkloadBench& bench, const Workload& workload, const KvC
   const int64_t activations =
       std::max(decoder.pass_bytes(pass_rows, together), decoder.pass_bytes(workload.running, workload.running));
   const int64_t workspace = decoder.backends().model->workspace_bytes();
+  const int64_t steps = decoder.step_bytes();
   const int64_t planned = bench.placed_bytes + pages + activations + workspace;
   const MemorySampler::Peak peak = bench.device_memory->peak();
   return {{"planned",
@@ -167,9 +168,10 @@ Json memory_json(const WorkloadBench& bench, const Workload& workload, const KvC
             {"activations", activations},
             {"workspace", workspace},
             {"total", planned}}},
+          {"recorded_steps", steps},
           {"before", bench.device_memory_before},
           {"peak", peak.bytes},
-          {"beyond_plan", peak.bytes - bench.device_memory_before - planned},
+          {"beyond_plan", peak.bytes - bench.device_memory_before - planned - steps},
           {"samples", peak.samples},
           {"interval_ms", bench.device_memory->interval().count()}};
 }

@@ -28,6 +28,7 @@ class RecordingModel final : public test::ModelBackendWrapper {
         ++*replays;
         work();
       }
+      int64_t bytes() const override { return 1000; }
     };
     if (fails-- > 0) throw_error(ErrorCode::kResourceExhausted, "no memory for a recording");
     auto calls = std::make_unique<Calls>();
@@ -161,6 +162,10 @@ TEST(RecordedSteps, GiveTheSameTokensWithPaddingInPlaceOfWhatEnded) {
   EXPECT_GE(recorded.math->recordings, 2);
   EXPECT_LE(recorded.math->recordings, 4);
   EXPECT_GE(recorded.math->replays, 12);
+  // Each has arrays too: x alone has a row of hidden states.
+  EXPECT_GE(recorded.model->decoder.step_bytes(),
+            recorded.math->recordings * (1000 + 4 * recorded.model->config().hidden_size));
+  EXPECT_EQ(plain.model->decoder.step_bytes(), 0);
 }
 
 TEST(RecordedSteps, AStepThatDoesNotServeABatchStartsAnew) {

@@ -94,6 +94,7 @@ class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
   virtual void replay() const = 0;
+  virtual int64_t bytes() const = 0;  // of the backend's memory, as far as it can tell
 };
 
 // Everything of a decoder layer that is not attention, on one device. `float` pointers are memory of that device, as

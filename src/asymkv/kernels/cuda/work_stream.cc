@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "asymkv/device/cuda/cuda_error.h"
@@ -67,6 +68,7 @@ thread_local StreamRecording* StreamRecording::under_way = nullptr;
 
 StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(std::make_shared<Memory>()) {
   ASYMKV_CHECK(under_way == nullptr, "a recording within another");
+  const int64_t free_before = device_memory().free_bytes;
   const OwnStream stream = make_stream();
   stream_ = stream.get();
   under_way = this;
@@ -80,6 +82,7 @@ StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(st
   under_way = nullptr;
   stream_ = nullptr;
   side_streams_.clear();
+  bytes_ = std::max<int64_t>(0, free_before - device_memory().free_bytes);
 }
 
 void StreamRecording::capture(const std::function<void()>& work) {

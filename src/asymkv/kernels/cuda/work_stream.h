@@ -52,6 +52,8 @@ class StreamRecording final : public RecordedWork {
  public:
   explicit StreamRecording(const std::function<void()>& work);
   void replay() const override;
+  // What the device's free memory shrank by while it was made.
+  int64_t bytes() const override { return bytes_; }
 
  private:
   class Memory;
@@ -68,6 +70,7 @@ class StreamRecording final : public RecordedWork {
   void* stream_ = nullptr;  // cudaStream_t that launches go to while it records
   std::vector<OwnStream> side_streams_;
   std::unique_ptr<void, GraphDeleter> executable_;  // cudaGraphExec_t
+  int64_t bytes_ = 0;
   std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<const void>> kept_;
 };

@@ -117,6 +117,8 @@ class Decoder {
     int64_t of_every_token = 0;
   };
   PlacedBytes placed_bytes() const;
+  // Bytes of the model backend's memory that recorded decode steps hold now: their arrays and recordings.
+  int64_t step_bytes() const;
 
   int64_t max_positions() const { return ropes_.front().num_positions(); }
   // Makes the RoPE tables reach `num_positions` (at most max_position_embeddings). A longrope model turns keys by other

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <list>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "asymkv/base/error.h"
@@ -52,8 +54,12 @@ struct Decoder::Step {
   bool is_whole = false;  // nothing was thrown half way: plans and recording belong together
   Batch batch;
   Scratch scratch;
+  int64_t scratch_floats = 0;
   std::unique_ptr<RecordedWork> recorded;
 
+  int64_t bytes() const {
+    return scratch_floats * static_cast<int64_t>(sizeof(float)) + (recorded == nullptr ? 0 : recorded->bytes());
+  }
   bool serves(const Step& other) const {
     const auto same = [](const auto& a, const auto& b) { return !a.owner_before(b) && !b.owner_before(a); };
     return std::ranges::equal(caches, other.caches, same) && share == other.share &&
@@ -88,6 +94,10 @@ class Decoder::Steps {
   // All but one.
   void drop_others(const Step& kept) {
     drop_if([&](const Step& step) { return &step != &kept; });
+  }
+
+  int64_t bytes() const {
+    return std::transform_reduce(steps_.begin(), steps_.end(), int64_t{0}, std::plus(), std::mem_fn(&Step::bytes));
   }
 
   // As if it had never run.
@@ -230,6 +240,10 @@ void Decoder::replay_step(Step& step) const {
   });
 }
 
+int64_t Decoder::step_bytes() const {
+  return steps_ == nullptr ? 0 : steps_->bytes();
+}
+
 // Ready for its next run.
 Decoder::Step& Decoder::find_step(std::span<const ForwardChunk> chunks, DType native_dtype) {
   if (steps_ == nullptr) steps_ = std::make_shared<Steps>(backends_.attention);
@@ -253,8 +267,11 @@ const FloatArray* Decoder::run_step(std::span<const ForwardChunk> chunks, DType 
   lay_out_step(chunks, step);
   step.is_whole = false;
   if (step.scratch.x.data() == nullptr) {
-    step.scratch = make_scratch(step.batch.num_rows, step.batch.row_dtype,
-                                [&](int64_t floats) { return backends_.model->allocate(floats); });
+    step.scratch_floats = 0;
+    step.scratch = make_scratch(step.batch.num_rows, step.batch.row_dtype, [&](int64_t floats) {
+      step.scratch_floats += floats;
+      return backends_.model->allocate(floats);
+    });
   }
   list_step_reads(step);
   start_batch(step.batch, step.scratch);
