@@ -26,7 +26,7 @@ MODULES = {
     "kv": [
         "format.cc", "codec.cc", "rope.cc", "key_transform.cc", "layout.cc", "page_pool.cc", "cache.cc", "tiled_layout.cc",
     ],
-    "ops": ["attention.cc", "model_ops.cc"],
+    "ops": ["attention.cc", "model_ops.cc", "sampling.cc"],
     "kernels": [
         "checks.cc", "ref/ref_attention.cc", "cpu/attend_plan.cc", "cpu/merge.cc", "cpu/simd_kernels.cc",
         "cpu/cpu_attention.cc", "testing/attend_case.cc", "testing/compare.cc",
