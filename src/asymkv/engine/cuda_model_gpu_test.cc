@@ -13,6 +13,7 @@
 #include "asymkv/runtime/backends.h"
 #include "asymkv/runtime/backends_testkit.h"
 #include "asymkv/tensor/dtype.h"
+#include "asymkv/tensor/q5_0_testkit.h"
 
 namespace asymkv {
 namespace {
@@ -135,42 +136,16 @@ TEST(CudaModel, DrawsTheCpusTokens) {
   }
 }
 
-// A Q5_0 matrix as AWQ's weights are kept: groups of 128 inputs with a scale and 16 codes of their own.
-WeightMatrix draw_int4(int64_t rows, int64_t in, int64_t group) {
-  WeightMatrix matrix(in);
-  const std::span<std::byte> bytes = matrix.append(GgmlType::kQ5_0, rows);
-  std::mt19937 random(11);
-  unsigned least = 0;
-  uint16_t scale = 0;
-  for (int64_t block = 0; block < rows * in / 32; ++block) {
-    if (block * 32 % group == 0) {
-      least = 1 + static_cast<unsigned>(random() % 16);
-      scale = static_cast<uint16_t>(0x2000 + random() % 0x800);
-    }
-    std::byte* at = bytes.data() + block * 22;
-    uint32_t fifth = 0;
-    for (unsigned i = 0; i < 16; ++i) {
-      const auto low = least + static_cast<unsigned>(random()) % 16,
-                 high = least + static_cast<unsigned>(random()) % 16;
-      fifth |= low >> 4U << i | high >> 4U << (i + 16);
-      at[6 + i] = static_cast<std::byte>((low & 0xFU) | (high & 0xFU) << 4U);
-    }
-    std::memcpy(at, &scale, 2);
-    std::memcpy(at + 2, &fifth, 4);
-  }
-  return matrix;
-}
-
 // Few rows multiply codes as they are, many the matrix widened to BF16; activations are BF16 in both.
 TEST(CudaModel, Int4ProductsAreTheCpus) {
   if (test::cannot_run_cuda()) GTEST_SKIP();
   const ModelBackend& cuda = backend_on("cuda", Activations::k16);
   const ModelBackend& cpu = backend_on("cpu");
   for (const auto& [out, in, group] : {std::array<int64_t, 3>{896, 4864, 128}, {72, 320, 64}, {1000, 1024, 32}}) {
-    WeightMatrix matrix = draw_int4(out, in, group), placed = draw_int4(out, in, group);
+    WeightMatrix matrix = test::draw_q5_groups(out, in, group, 15), placed = test::draw_q5_groups(out, in, group, 15);
     cuda.place(placed, false);
     EXPECT_EQ(placed.placed()->bytes(), (out + 31) / 32 * 32 * (in / 2 + in / group * 4));
-    WeightMatrix on_cpu = draw_int4(out, in, group);
+    WeightMatrix on_cpu = test::draw_q5_groups(out, in, group, 15);
     cpu.place(on_cpu, true);
     for (const int64_t rows : {1, 8, 9, 16, 31, 32, 33, 200}) {
       std::mt19937 random(static_cast<unsigned>(rows));

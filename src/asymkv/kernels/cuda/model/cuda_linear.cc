@@ -3,10 +3,10 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "asymkv/base/error.h"
-#include "asymkv/base/parallel.h"
 #include "asymkv/kernels/cuda/device_tables.h"
 #include "asymkv/kernels/cuda/row_kernels.h"
 #include "asymkv/tensor/dtype.h"
@@ -85,16 +85,6 @@ struct Preference {
   cublasLtMatmulPreference_t handle = nullptr;
 };
 
-// Rows [begin, begin + count) of a matrix as FP32, on all threads.
-std::vector<float> widen_rows(const WeightMatrix& matrix, int64_t begin, int64_t count) {
-  std::vector<float> rows(static_cast<size_t>(count * matrix.in()));
-  parallel_for(count, [&](int64_t i, int) {
-    const auto in = static_cast<size_t>(matrix.in());
-    matrix.widen_row(begin + i, std::span(rows).subspan(static_cast<size_t>(i) * in, in));
-  });
-  return rows;
-}
-
 }  // namespace
 
 // cuBLASLt reads columns first: W [out, in] is its [in, out], transposed by the product; x and y likewise.
@@ -147,7 +137,9 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matri
   }
   const int64_t step = std::max<int64_t>(1, kStagingElems / matrix.in());
   for (int64_t begin = 0; begin < matrix.rows(); begin += step) {
-    const std::vector<float> rows = widen_rows(matrix, begin, std::min(step, matrix.rows() - begin));
+    std::vector<int32_t> ids(static_cast<size_t>(std::min(step, matrix.rows() - begin)));
+    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(begin));
+    const std::vector<float> rows = matrix.widen_rows(ids);
     const int64_t offset = begin * matrix.in() * elem_bytes;
     if (!narrow) {
       placed->data.upload(std::as_bytes(std::span(rows)), offset);

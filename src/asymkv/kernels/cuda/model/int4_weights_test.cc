@@ -2,46 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <random>
-
 #include "asymkv/tensor/dtype.h"
+#include "asymkv/tensor/q5_0_testkit.h"
 
 namespace asymkv::cuda {
 namespace {
 
-// A Q5_0 matrix whose codes are `least` of each group and up to `spread` more.
-WeightMatrix draw_matrix(int64_t rows, int64_t in, int64_t group, unsigned spread) {
-  WeightMatrix matrix(in);
-  const std::span<std::byte> bytes = matrix.append(GgmlType::kQ5_0, rows);
-  std::mt19937 random(7);
-  for (int64_t r = 0; r < rows; ++r) {
-    unsigned least = 0;
-    uint16_t scale = 0;
-    for (int64_t b = 0; b < in / 32; ++b) {
-      if (b * 32 % group == 0) {
-        least = static_cast<unsigned>(random() % (32 - spread));
-        scale = static_cast<uint16_t>(0x2000 + random() % 0x1000);
-      }
-      uint32_t fifth = 0;
-      std::array<uint8_t, 16> low = {};
-      for (unsigned i = 0; i < 32; ++i) {
-        const unsigned code = i == 0   ? least
-                              : i == 1 ? least + spread
-                                       : least + static_cast<unsigned>(random()) % (spread + 1);
-        fifth |= (code >> 4U) << i;
-        low[i % 16] = static_cast<uint8_t>(low[i % 16] | (code & 0xFU) << (i < 16 ? 0U : 4U));
-      }
-      std::byte* block = bytes.data() + (r * (in / 32) + b) * 22;
-      std::memcpy(block, &scale, 2);
-      std::memcpy(block + 2, &fifth, 4);
-      std::memcpy(block + 6, low.data(), 16);
-    }
-  }
-  return matrix;
-}
+using test::draw_q5_groups;
 
 void expect_same_values(const WeightMatrix& matrix, const Int4Weights& packed) {
   std::vector<float> row(static_cast<size_t>(matrix.in()));
@@ -54,7 +21,7 @@ void expect_same_values(const WeightMatrix& matrix, const Int4Weights& packed) {
 
 TEST(Int4Weights, KeepsEveryValueInTheLargestGroupsThatServe) {
   for (const int64_t group : {32, 64, 128}) {
-    const WeightMatrix matrix = draw_matrix(40, 384, group, 15);
+    const WeightMatrix matrix = draw_q5_groups(40, 384, group, 15);
     const auto packed = pack_int4(matrix);
     ASSERT_TRUE(packed.has_value()) << group;
     EXPECT_EQ(packed->group, group);
@@ -62,14 +29,14 @@ TEST(Int4Weights, KeepsEveryValueInTheLargestGroupsThatServe) {
     EXPECT_EQ(packed->stored_bytes(), 64 * 384 / 2 + 384 / group * 64 * 4);
     expect_same_values(matrix, *packed);
   }
-  const WeightMatrix narrow = draw_matrix(8, 192, 64, 3);  // rows of no whole 128
+  const WeightMatrix narrow = draw_q5_groups(8, 192, 64, 3);  // rows of no whole 128
   ASSERT_TRUE(pack_int4(narrow).has_value());
   expect_same_values(narrow, *pack_int4(narrow));
 }
 
 // A lane's word holds what mma.m16n8k16 wants of it.
 TEST(Int4Weights, LiesAsALaneReadsIt) {
-  const WeightMatrix matrix = draw_matrix(32, 128, 128, 15);
+  const WeightMatrix matrix = draw_q5_groups(32, 128, 128, 15);
   const Int4Weights packed = pack_int4(matrix).value();
   constexpr int64_t kTile = 1, kHalf = 1, kStep = 0, kLane = 4 * 5 + 3;  // rows 21 and 29
   const uint32_t word = packed.codes[static_cast<size_t>(((1 * 2 + kTile) * 32 + kLane) * 4 + 2 * kHalf + kStep)];
@@ -85,8 +52,8 @@ TEST(Int4Weights, LiesAsALaneReadsIt) {
 }
 
 TEST(Int4Weights, RefusesWhatNeedsMore) {
-  EXPECT_FALSE(pack_int4(draw_matrix(8, 128, 32, 16)).has_value());  // 17 codes
-  EXPECT_FALSE(pack_int4(draw_matrix(8, 96, 32, 15)).has_value());   // no whole tiles
+  EXPECT_FALSE(pack_int4(draw_q5_groups(8, 128, 32, 16)).has_value());  // 17 codes
+  EXPECT_FALSE(pack_int4(draw_q5_groups(8, 96, 32, 15)).has_value());   // no whole tiles
   EXPECT_FALSE(pack_int4(WeightMatrix::from_f32(2, 64, std::vector<float>(128))).has_value());
   EXPECT_FALSE(pack_int4(WeightMatrix()).has_value());
 }
