@@ -147,7 +147,7 @@ TEST(CudaModel, Int4ProductsAreTheCpus) {
     EXPECT_EQ(placed.placed()->bytes(), (out + 31) / 32 * 32 * (in / 2 + in / group * 4));
     WeightMatrix on_cpu = test::draw_q5_groups(out, in, group, 15);
     cpu.place(on_cpu, true);
-    for (const int64_t rows : {1, 8, 9, 16, 31, 32, 33, 200}) {
+    for (const int64_t rows : {1, 8, 9, 16, 31, 32, 33, 128, 129, 200}) {
       std::mt19937 random(static_cast<unsigned>(rows));
       std::normal_distribution<float> normal;
       std::vector<float> x(static_cast<size_t>(rows * in)), y(static_cast<size_t>(rows * out), 0.5F);
@@ -161,6 +161,16 @@ TEST(CudaModel, Int4ProductsAreTheCpus) {
       run(cuda, placed, y);
       run(cpu, on_cpu, expected);
       EXPECT_LT(test::relative_distance(y, expected), rows <= 128 ? 2e-6 : 3e-3) << out << " " << in << " " << rows;
+      // As an operand: in BF16, and without what y held.
+      const FloatArray from = place_values(cuda, x), to = cuda.allocate(rows * out);
+      cuda.linear({.rows = rows, .x = from.data(), .w = &placed, .y = to.data(), .y_is_operand = true});
+      std::vector<float> held(static_cast<size_t>(rows * out / 2));  // all of `out` are even
+      cuda.download(to.data(), held);
+      std::vector<uint16_t> narrow(2 * held.size());
+      std::memcpy(narrow.data(), held.data(), std::span(narrow).size_bytes());
+      std::ranges::transform(narrow, y.begin(), bf16_to_f32);
+      for (float& value : expected) value -= 0.5F;
+      EXPECT_LT(test::relative_distance(y, expected), 3e-3) << out << " " << in << " " << rows << " in BF16";
     }
   }
 }

@@ -35,25 +35,30 @@ class RoundedRows final : public test::ModelBackendWrapper {
   }
 };
 
-std::filesystem::path write_config(const std::string& model_type) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / ("cuda_random_" + model_type);
+std::filesystem::path write_config(const std::string& model_type, bool awq = false) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / fmt::format("cuda_random_{}{}", model_type, awq ? "_awq" : "");
   std::filesystem::create_directories(folder);
-  const Json config = {{"model_type", model_type},
-                       {"hidden_size", 512},
-                       {"intermediate_size", 1536},
-                       {"num_hidden_layers", 3},
-                       {"num_attention_heads", 8},
-                       {"num_key_value_heads", 2},
-                       {"head_dim", 128},
-                       {"vocab_size", 1000},
-                       {"max_position_embeddings", 4096},
-                       {"rope_theta", 1e6},
-                       {"rms_norm_eps", 1e-6},
-                       {"hidden_act", "silu"},
-                       {"tie_word_embeddings", false},
-                       {"use_sliding_window", false},
-                       {"attention_bias", false},
-                       {"torch_dtype", "bfloat16"}};
+  Json config = {{"model_type", model_type},
+                 {"hidden_size", 512},
+                 {"intermediate_size", 1536},
+                 {"num_hidden_layers", 3},
+                 {"num_attention_heads", 8},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 128},
+                 {"vocab_size", 1000},
+                 {"max_position_embeddings", 4096},
+                 {"rope_theta", 1e6},
+                 {"rms_norm_eps", 1e-6},
+                 {"hidden_act", "silu"},
+                 {"tie_word_embeddings", false},
+                 {"use_sliding_window", false},
+                 {"attention_bias", false},
+                 {"torch_dtype", "bfloat16"}};
+  if (awq) {
+    config["quantization_config"] = {
+        {"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}, {"zero_point", true}};
+  }
   std::ofstream(folder / "config.json") << config.dump();
   return folder;
 }
@@ -126,31 +131,61 @@ Seen run(LoadedModel& model, const std::string& kv) {
   return seen;
 }
 
+Backends rounded_cpu() {
+  Backends backends = select_backends("cpu");
+  backends.model = std::make_shared<RoundedRows>(backends.model);
+  return backends;
+}
+
+struct Distances {
+  double prompts = 0.0, steps = 0.0;
+};
+
+Distances compare_runs(const std::string& name, LoadedModel& cuda, LoadedModel& cpu, const std::string& kv) {
+  const Seen expected = run(cpu, kv), actual = run(cuda, kv);
+  const Distances found = {test::relative_distance(actual.prompts, expected.prompts),
+                           std::max({test::relative_distance(actual.step, expected.step),
+                                     test::relative_distance(actual.mixed, expected.mixed),
+                                     test::relative_distance(actual.in_turns, expected.in_turns)})};
+  std::cout << fmt::format("{} {} {}: prompts {:.2e} steps {:.2e}\n", name, cuda.decoder.backends().model->name(), kv,
+                           found.prompts, found.steps);
+  EXPECT_EQ(actual.tokens, actual.again) << name << kv;
+  return found;
+}
+
 TEST(CudaRandomModel, LongPromptsAndStepsAreNearTheCpus) {
   if (test::cannot_run_cuda()) GTEST_SKIP();
   for (const std::string family : {"qwen3", "qwen2"}) {
     const std::filesystem::path folder = write_config(family);
-    Backends rounded = select_backends("cpu");
-    rounded.model = std::make_shared<RoundedRows>(rounded.model);
-    const auto cpu = load_random_model(folder, 1, rounded);
+    const auto cpu = load_random_model(folder, 1, rounded_cpu());
     for (const Activations activations : {Activations::kF32, Activations::k16}) {
       const auto cuda = load_random_model(folder, 1, select_backends("cuda", activations));
       for (const std::string kv : {"native", "k16v8", "ki8v8-prebias"}) {
         if (kv == "ki8v8-prebias" && !has_removable_key_vector(cpu->decoder)) continue;
-        const Seen expected = run(*cpu, kv), actual = run(*cuda, kv);
-        const double prompts = test::relative_distance(actual.prompts, expected.prompts);
-        const double step = std::max({test::relative_distance(actual.step, expected.step),
-                                      test::relative_distance(actual.mixed, expected.mixed),
-                                      test::relative_distance(actual.in_turns, expected.in_turns)});
-        std::cout << fmt::format("{} {} {}: prompts {:.2e} steps {:.2e}\n", family,
-                                 cuda->decoder.backends().model->name(), kv, prompts, step);
+        const auto [prompts, step] = compare_runs(family, *cuda, *cpu, kv);
         // Products of 16 bits round in other places than the CPU's, and so do FP16 queries of 8-bit keys: with large
         // biases that shows.
         const bool rounds_elsewhere = family == "qwen2" && (activations == Activations::k16 || kv == "ki8v8-prebias");
         EXPECT_LT(prompts, rounds_elsewhere ? 0.1 : 0.02) << family << kv;
         EXPECT_LT(step, rounds_elsewhere ? 0.15 : 0.04) << family << kv;
-        EXPECT_EQ(actual.tokens, actual.again) << family << kv;
       }
+    }
+  }
+}
+
+// Prompts widen the codes, steps multiply them as they are.
+TEST(CudaRandomModel, AwqCodesAreNearTheCpus) {
+  if (test::cannot_run_cuda()) GTEST_SKIP();
+  const std::filesystem::path folder = write_config("qwen3", true);
+  const auto cpu = load_random_model(folder, 1, rounded_cpu());
+  const auto codes = load_random_model(folder, 1, select_backends("cuda", Activations::k16));
+  const auto wide = load_random_model(folder, 1, select_backends("cuda", Activations::kF32));
+  EXPECT_LT(codes->decoder.placed_bytes().all, wide->decoder.placed_bytes().all / 3);
+  for (LoadedModel* cuda : {codes.get(), wide.get()}) {
+    for (const std::string kv : {"native", "k16v8"}) {
+      const auto [prompts, step] = compare_runs("awq", *cuda, *cpu, kv);
+      EXPECT_LT(prompts, 0.02) << kv;
+      EXPECT_LT(step, 0.04) << kv;
     }
   }
 }

@@ -4,14 +4,13 @@
 #include <cstring>
 
 #include "asymkv/base/error.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 namespace asymkv {
 namespace {
 
 constexpr int64_t kPerWord = 8;
 constexpr std::array<unsigned, kPerWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // bits of output o % 8
-constexpr int64_t kBlock = 32;
-constexpr int64_t kBlockBytes = 22;  // d, 32 fifth bits, 16 bytes of two low nibbles
 
 void check_tensor(const SafetensorsEntry& entry, std::string_view dtype, std::vector<int64_t> shape,
                   std::string_view origin) {
@@ -49,35 +48,30 @@ AwqMatrix::AwqMatrix(const std::string& name, const SafetensorsEntry& qweight, c
   check_tensor(scales, "F16", {num_groups, out_}, origin);
   check_tensor(qzeros, "I32", {num_groups, qweight.shape[1]}, origin);
   group_size_ = in_ / num_groups;
-  if (in_ % num_groups != 0 || group_size_ % kBlock != 0) {
+  if (in_ % num_groups != 0 || group_size_ % Q5Block::kElems != 0) {
     throw_unsupported("{}: \"{}\" has {} groups for {} inputs; only groups of a multiple of {} are supported", origin,
-                      name, num_groups, in_, kBlock);
+                      name, num_groups, in_, Q5Block::kElems);
   }
 }
 
 void AwqMatrix::copy_row_as_q5_0(int64_t row, std::span<std::byte> blocks) const {
-  ASYMKV_CHECK(row >= 0 && row < out_ && static_cast<int64_t>(blocks.size()) == in_ / kBlock * kBlockBytes,
+  ASYMKV_CHECK(row >= 0 && row < out_ && static_cast<int64_t>(blocks.size()) == in_ / Q5Block::kElems * Q5Block::kBytes,
                "row {} of {}, {} bytes for {} elements", row, out_, blocks.size(), in_);
   const int64_t words = out_ / kPerWord;  // of one input or group
   const unsigned shift = kShift[static_cast<size_t>(row % kPerWord)];
   const auto nibble = [&](std::span<const std::byte> packed, int64_t line) {
     return (load<uint32_t>(packed, line * words + row / kPerWord) >> shift) & 0xFU;
   };
-  std::byte* block = blocks.data();
-  for (int64_t begin = 0; begin < in_; begin += kBlock, block += kBlockBytes) {
+  std::byte* to = blocks.data();
+  for (int64_t begin = 0; begin < in_; begin += Q5Block::kElems, to += Q5Block::kBytes) {
     const int64_t group = begin / group_size_;
-    const auto scale = load<uint16_t>(scales_, group * out_ + row);
+    Q5Block block;
+    block.scale = load<uint16_t>(scales_, group * out_ + row);
     const uint32_t offset = 16 - nibble(qzeros_, group);
-    uint32_t fifth_bits = 0;
-    std::array<uint8_t, kBlock / 2> low = {};
-    for (int64_t i = 0; i < kBlock; ++i) {
-      const uint32_t q5 = nibble(qweight_, begin + i) + offset;
-      fifth_bits |= (q5 >> 4) << i;
-      low[static_cast<size_t>(i % (kBlock / 2))] |= static_cast<uint8_t>((q5 & 0xFU) << (i < kBlock / 2 ? 0 : 4));
+    for (int64_t i = 0; i < Q5Block::kElems; ++i) {
+      block.codes[static_cast<size_t>(i)] = static_cast<uint8_t>(nibble(qweight_, begin + i) + offset);
     }
-    std::memcpy(block, &scale, sizeof(scale));
-    std::memcpy(block + sizeof(scale), &fifth_bits, sizeof(fifth_bits));
-    std::memcpy(block + sizeof(scale) + sizeof(fifth_bits), low.data(), low.size());
+    block.write(to);
   }
 }
 

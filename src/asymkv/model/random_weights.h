@@ -15,7 +15,9 @@ namespace asymkv {
 //   1 / sqrt(row length), so that activations keep their size from layer to layer; stored in the native type.
 // - Key biases: as large, pair by pair, as those of Qwen2.5-1.5B (kv/measured_bias.h), with drawn angles.
 // - Norms: ones.
-// Throws Error{kUnsupported} for a quantised configuration.
+// - Where the configuration names AWQ, the projections of the layers are matrices of 4-bit codes (awq.h), each with one
+//   scale and zero points of 7 or 8.
+// Throws Error{kUnsupported} for rows that are no whole AWQ groups.
 std::unique_ptr<WeightSource> make_random_weights(const ModelConfig& config, uint64_t seed);
 
 }  // namespace asymkv

@@ -5,10 +5,13 @@
 
 #include <cmath>
 #include <fstream>
+#include <numeric>
+#include <set>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/error_testkit.h"
 #include "asymkv/base/hash.h"
+#include "asymkv/model/awq.h"
 #include "asymkv/model/model_files.h"
 #include "asymkv/model/model_files_testkit.h"
 #include "asymkv/tensor/weight_matrix.h"
@@ -66,6 +69,32 @@ TEST(RandomWeights, KeepTheSizeOfActivationsAndNormsAtOne) {
     EXPECT_NEAR(rms(down) * std::sqrt(static_cast<double>(config.intermediate_size)), 1.0, 0.03);
     for (const float x : weights->read_f32("model.norm.weight")) EXPECT_EQ(x + static_cast<float>(offset), 1.0F);
   }
+}
+
+TEST(RandomWeights, AreAwqMatricesWhereTheConfigurationSaysSo) {
+  ModelConfig config = tiny("qwen2");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  config.awq_group_size = 32;
+  const auto weights = make_random_weights(config, 3);
+  const TensorInfo& info = weights->info(name);
+  EXPECT_EQ(info.stored_type, "AWQ-INT4-G32");
+  EXPECT_EQ(info.stored_bytes, info.num_elems() / 2 + info.num_elems() / 64 * 5);
+  EXPECT_EQ(weights->info("model.embed_tokens.weight").stored_type, "BF16");
+  const std::vector<float> values = weights->read_f32(name);
+  EXPECT_NEAR(rms(values) * std::sqrt(static_cast<double>(config.intermediate_size)), 1.0, 0.03);
+  EXPECT_NEAR(std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()) / rms(values),
+              0.0, 0.05);
+  WeightMatrix matrix(info.row_elems());
+  weights->append_stored(name, matrix);
+  EXPECT_EQ(matrix.parts().front().type, GgmlType::kQ5_0);
+  std::vector<float> row(static_cast<size_t>(info.row_elems()));
+  matrix.widen_row(5, row);
+  EXPECT_TRUE(std::equal(row.begin(), row.end(), values.begin() + 5 * info.row_elems()));
+  EXPECT_EQ(std::set<float>(values.begin(), values.end()).size(), 17U) << "16 codes less 7 or 8";
+  config.awq_group_size = 128;
+  expect_error([&] { make_random_weights(config, 3); }, ErrorCode::kUnsupported, "no whole groups of 128");
+  config.awq_group_size = -1;
+  EXPECT_EQ(make_random_weights(config, 3)->info(name).stored_type, awq_stored_type(info.row_elems()));
 }
 
 TEST(RandomWeights, KeyBiasesAreAsLargeAsMeasuredOnes) {

@@ -274,7 +274,7 @@ constexpr DecodedType kDecodedTypes[] = {
     {GgmlType::kBF16, {"BF16", 1, 2}, decode_blocks<decode_bf16>},
     {GgmlType::kQ4_0, {"Q4_0", kBlock, 2 + 16}, decode_blocks<decode_q4_0>},
     {GgmlType::kQ4_1, {"Q4_1", kBlock, 2 + 2 + 16}, decode_blocks<decode_q4_1>},
-    {GgmlType::kQ5_0, {"Q5_0", kBlock, 2 + 4 + 16}, decode_blocks<decode_q5_0>},
+    {GgmlType::kQ5_0, {"Q5_0", Q5Block::kElems, Q5Block::kBytes}, decode_blocks<decode_q5_0>},
     {GgmlType::kQ5_1, {"Q5_1", kBlock, 2 + 2 + 4 + 16}, decode_blocks<decode_q5_1>},
     {GgmlType::kQ8_0, {"Q8_0", kBlock, 2 + 32}, decode_blocks<decode_q8_0>},
     {GgmlType::kQ2_K, {"Q2_K", kSuperBlock, 16 + 64 + 2 + 2}, decode_blocks<decode_q2_k>},
@@ -340,6 +340,34 @@ void dequantize_ggml(GgmlType type, std::span<const std::byte> stored, std::span
   ASYMKV_CHECK(static_cast<int64_t>(stored.size()) == expected_bytes, "{} bytes for {} elements of {}, need {}",
                stored.size(), num_elems, traits->name, expected_bytes);
   entry->decode(*traits, reinterpret_cast<const uint8_t*>(stored.data()), out);
+}
+
+// The scale, the codes' fifth bits, and 16 bytes of two low nibbles: of element i and, above it, of i + 16.
+Q5Block Q5Block::read(const std::byte* from) {
+  Q5Block block;
+  uint32_t fifth_bits = 0;
+  std::array<uint8_t, kElems / 2> low = {};
+  std::memcpy(&block.scale, from, sizeof(block.scale));
+  std::memcpy(&fifth_bits, from + sizeof(block.scale), sizeof(fifth_bits));
+  std::memcpy(low.data(), from + sizeof(block.scale) + sizeof(fifth_bits), low.size());
+  for (size_t i = 0; i < kElems; ++i) {
+    const unsigned nibble = i < low.size() ? low[i] & 0xFU : low[i - low.size()] >> 4U;
+    block.codes[i] = static_cast<uint8_t>(nibble | ((fifth_bits >> i) & 1U) << 4U);
+  }
+  return block;
+}
+
+void Q5Block::write(std::byte* to) const {
+  uint32_t fifth_bits = 0;
+  std::array<uint8_t, kElems / 2> low = {};
+  for (size_t i = 0; i < kElems; ++i) {
+    fifth_bits |= uint32_t{codes[i]} >> 4U << i;
+    uint8_t& both = low[i % low.size()];
+    both = static_cast<uint8_t>(both | (codes[i] & 0xFU) << (i < low.size() ? 0U : 4U));
+  }
+  std::memcpy(to, &scale, sizeof(scale));
+  std::memcpy(to + sizeof(scale), &fifth_bits, sizeof(fifth_bits));
+  std::memcpy(to + sizeof(scale) + sizeof(fifth_bits), low.data(), low.size());
 }
 
 }  // namespace asymkv

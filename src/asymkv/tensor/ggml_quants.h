@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -49,5 +50,17 @@ std::string_view ggml_type_name(uint32_t id);
 // equal bytes give equal bits. Little-endian input, any alignment. out.size() must be a multiple of block_elems and
 // stored.size() the matching byte count; throws Error{kInternal} otherwise.
 void dequantize_ggml(GgmlType type, std::span<const std::byte> stored, std::span<float> out);
+
+// A block of Q5_0: 32 weights scale * (code - 16) with codes 0..31.
+struct Q5Block {
+  static constexpr int64_t kElems = 32;
+  static constexpr int64_t kBytes = 22;
+
+  uint16_t scale = 0;  // FP16
+  std::array<uint8_t, kElems> codes = {};
+
+  static Q5Block read(const std::byte* from);
+  void write(std::byte* to) const;
+};
 
 }  // namespace asymkv

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/file.h"
+#include "asymkv/tensor/dtype.h"
 
 namespace asymkv {
 namespace {
@@ -66,6 +68,21 @@ TEST(GgmlQuants, KnowsNamesOfTypesItDoesNotDecode) {
     const auto id = static_cast<uint32_t>(golden.type);
     ASSERT_NE(find_ggml_type(id), nullptr);
     EXPECT_EQ(find_ggml_type(id)->name, ggml_type_name(id));
+  }
+}
+
+TEST(GgmlQuants, BlocksOfQ5AreReadAndWritten) {
+  Q5Block block;
+  block.scale = f32_to_f16(0.5F);
+  for (size_t i = 0; i < block.codes.size(); ++i) block.codes[i] = static_cast<uint8_t>(i * 7 % 32);
+  std::array<std::byte, Q5Block::kBytes> bytes{};
+  block.write(bytes.data());
+  EXPECT_EQ(Q5Block::read(bytes.data()).codes, block.codes);
+  EXPECT_EQ(Q5Block::read(bytes.data()).scale, block.scale);
+  std::array<float, Q5Block::kElems> values{};
+  dequantize_ggml(GgmlType::kQ5_0, bytes, values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i], 0.5F * (static_cast<float>(block.codes[i]) - 16.0F)) << i;
   }
 }
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <random>
 
+#include "asymkv/tensor/ggml_quants.h"
 #include "asymkv/tensor/weight_matrix.h"
 
 namespace asymkv::test {
@@ -15,27 +14,19 @@ inline WeightMatrix draw_q5_groups(int64_t rows, int64_t in, int64_t group, unsi
   WeightMatrix matrix(in);
   const std::span<std::byte> bytes = matrix.append(GgmlType::kQ5_0, rows);
   std::mt19937 random(7);
+  std::byte* to = bytes.data();
   for (int64_t r = 0; r < rows; ++r) {
     unsigned least = 0;
-    uint16_t scale = 0;
-    for (int64_t b = 0; b < in / 32; ++b) {
-      if (b * 32 % group == 0) {
+    Q5Block block;
+    for (int64_t b = 0; b < in / Q5Block::kElems; ++b, to += Q5Block::kBytes) {
+      if (b * Q5Block::kElems % group == 0) {
         least = static_cast<unsigned>(random() % (32 - spread));
-        scale = static_cast<uint16_t>(0x2000 + random() % 0x1000);
+        block.scale = static_cast<uint16_t>(0x2000 + random() % 0x1000);
       }
-      uint32_t fifth = 0;
-      std::array<uint8_t, 16> low = {};
-      for (unsigned i = 0; i < 32; ++i) {
-        const unsigned code = i == 0   ? least
-                              : i == 1 ? least + spread
-                                       : least + static_cast<unsigned>(random()) % (spread + 1);
-        fifth |= (code >> 4U) << i;
-        low[i % 16] = static_cast<uint8_t>(low[i % 16] | (code & 0xFU) << (i < 16 ? 0U : 4U));
-      }
-      std::byte* block = bytes.data() + (r * (in / 32) + b) * 22;
-      std::memcpy(block, &scale, 2);
-      std::memcpy(block + 2, &fifth, 4);
-      std::memcpy(block + 6, low.data(), 16);
+      for (uint8_t& code : block.codes) code = static_cast<uint8_t>(least + random() % (spread + 1));
+      block.codes[0] = static_cast<uint8_t>(least);
+      block.codes[1] = static_cast<uint8_t>(least + spread);
+      block.write(to);
     }
   }
   return matrix;

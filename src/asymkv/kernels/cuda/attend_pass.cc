@@ -110,13 +110,13 @@ AttendPart& part_of(AttendPass& pass, bool bf16, bool fresh) {
   return part;
 }
 
-void finish(AttendPart& part) {
+// is_step: of the pass.
+void finish(AttendPart& part, bool is_step) {
   for (AttendGroup& group : part.groups) {
     group.first_row = std::ssize(part.rows);
     part.rows.insert(part.rows.end(), group.rows.begin(), group.rows.end());
     // Steps, which are recorded, run side by side; called, they are planned alike, so that a replay gives the same
     // bits.
-    const bool is_step = std::ranges::all_of(group.batch.num_queries, [](int32_t queries) { return queries == 1; });
     group.batch.side_by_side = part.groups.size() > 1 && is_step;
     group.overlaps = group.overlaps && !group.batch.side_by_side;
     group.batch.overlaps = group.overlaps;
@@ -175,7 +175,9 @@ AttendPass make_attend_pass(const AttendParams& params,
   if (!fresh.sequences.empty()) {
     part_of(pass, params.fresh_dtype == DType::kBF16, true).groups.push_back(std::move(fresh));
   }
-  for (AttendPart& part : pass.parts) finish(part);
+  const bool is_step =
+      std::ranges::all_of(params.sequences, [](const AttendSequence& s) { return s.num_queries <= 1; });
+  for (AttendPart& part : pass.parts) finish(part, is_step);
   return pass;
 }
 

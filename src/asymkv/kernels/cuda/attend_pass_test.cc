@@ -87,7 +87,7 @@ TEST(AttendPass, PutsSequencesOfACacheTogether) {
   std::vector<AttendSequence> chunks = {a.sequence(0, 40, kPages), b.sequence(3, 33, kPages)};
   chunks[0].num_queries = 3;
   const AttendPass prefill = make_attend_pass(params_of(chunks, DType::kBF16), no_prompt);
-  EXPECT_FALSE(prefill.parts.front().groups[0].batch.side_by_side);
+  for (const AttendGroup& group : prefill.parts.front().groups) EXPECT_FALSE(group.batch.side_by_side);
 }
 
 TEST(AttendPass, RowsInOrderAreTakenAsTheyLie) {

@@ -76,6 +76,7 @@ StreamRecording::StreamRecording(const std::function<void()>& work) : memory_(st
     capture(work);
   } catch (...) {
     under_way = nullptr;
+    side_streams_.clear();
     (void)cudaGetLastError();  // what threw is told
     throw;
   }

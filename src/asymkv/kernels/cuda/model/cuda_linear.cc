@@ -157,7 +157,10 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place_int4(const Int4Weights& p
   auto placed = std::make_shared<DeviceInt4>(packed);
   placed->widened = std::move(widened);
   const int64_t bytes = packed.rows * packed.in * dtype_bytes(DType::kBF16);
-  if (wide_ == nullptr || wide_->bytes() < bytes) wide_ = std::make_shared<const DeviceBuffer>(bytes);
+  if (wide_ == nullptr || wide_->bytes() < bytes) {
+    wide_.reset();  // before its successor takes memory
+    wide_ = std::make_shared<const DeviceBuffer>(bytes);
+  }
   return placed;
 }
 

@@ -49,8 +49,9 @@ __global__ void __launch_bounds__(kDrawThreads) draw_kernel(int64_t dim, const f
   const auto is_kept = [&](int64_t i, double so_far) { return i == 0 || so_far < enough; };
   double so_far = before, kept = 0.0;
   for (int64_t i = begin; i < end && is_kept(i, so_far); ++i) {
-    so_far += weight(i);
-    kept += weight(i);
+    const double own_weight = weight(i);
+    so_far += own_weight;
+    kept += own_weight;
   }
   const double mass = Reduce(scratch.reduce).Sum(kept);
   if (threadIdx.x == 0) {

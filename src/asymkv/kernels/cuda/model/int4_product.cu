@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(32 * kWarps) int4_product_kernel(Int4ProductPa
   const int64_t first_row = int64_t{blockIdx.x} * Int4Weights::kRowTile;
   const auto* codes = reinterpret_cast<const uint4*>(p.matrix.codes) + first_row / 16 * in_tiles * 32 + lane;
   const auto* x = static_cast<const __nv_bfloat16*>(p.x) + lane % 4 * 8;
+  const int group_bits = __ffs(static_cast<int>(p.matrix.group)) - 1;
   Sums<kTiles> sums = {};
   for (int tile = warp; tile < in_tiles; tile += kWarps) {
     uint4 own[2];
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(32 * kWarps) int4_product_kernel(Int4ProductPa
       own[m] = __ldcs(codes + (int64_t{m} * in_tiles + tile) * 32);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t group = (int64_t{tile} * 64 + 32 * half) / p.matrix.group;
+        const int64_t group = (tile * 64 + 32 * half) >> group_bits;
         const Int4Scale* of_rows = p.matrix.scales + group * p.matrix.padded_rows + first_row + 16 * m + lane / 4;
         shared[half][m][0] = of_rows[0];
         shared[half][m][1] = of_rows[8];

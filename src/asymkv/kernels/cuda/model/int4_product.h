@@ -13,7 +13,7 @@ struct Int4Matrix {
   int64_t rows = 0;
   int64_t padded_rows = 0;
   int64_t in = 0;
-  int64_t group = 0;
+  int64_t group = 0;  // inputs of a scale: 32, 64 or 128
 };
 
 // Rows of activations of one launch.

@@ -3,36 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 
 #include "asymkv/base/error.h"
 #include "asymkv/base/parallel.h"
 #include "asymkv/tensor/dtype.h"
+#include "asymkv/tensor/ggml_quants.h"
 
 namespace asymkv::cuda {
 namespace {
-
-constexpr int64_t kBlock = 32;       // weights of a Q5_0 block
-constexpr int64_t kBlockBytes = 22;  // FP16 scale, 32 fifth bits, 16 bytes of two low nibbles
-
-// Codes 0..31 of a block, whose values are scale * (code - 16).
-struct Q5Block {
-  uint16_t scale = 0;
-  std::array<uint8_t, kBlock> codes = {};
-
-  explicit Q5Block(const std::byte* from) {
-    uint32_t fifth_bits = 0;
-    std::array<uint8_t, kBlock / 2> low = {};
-    std::memcpy(&scale, from, sizeof(scale));
-    std::memcpy(&fifth_bits, from + sizeof(scale), sizeof(fifth_bits));
-    std::memcpy(low.data(), from + sizeof(scale) + sizeof(fifth_bits), low.size());
-    for (size_t i = 0; i < kBlock; ++i) {
-      const unsigned nibble = i < kBlock / 2 ? low[i] & 0xFU : low[i - kBlock / 2] >> 4U;
-      codes[i] = static_cast<uint8_t>(nibble | ((fifth_bits >> i) & 1U) << 4U);
-    }
-  }
-};
 
 const std::byte* row_of(const WeightMatrix& matrix, int64_t row) {
   for (const WeightPart& part : matrix.parts()) {
@@ -64,14 +43,14 @@ struct Group {
   // False: it needs more than one scale or 16 codes.
   bool read(const std::byte* from, int64_t group) {
     uint8_t least = 31, most = 0;
-    for (int64_t b = 0; b < group / kBlock; ++b) {
-      const Q5Block block(from + b * kBlockBytes);
+    for (int64_t b = 0; b < group / Q5Block::kElems; ++b) {
+      const Q5Block block = Q5Block::read(from + b * Q5Block::kBytes);
       if (b > 0 && block.scale != shared.scale) return false;
       shared.scale = block.scale;
       const auto [low, high] = std::ranges::minmax(block.codes);
       least = std::min(least, low);
       most = std::max(most, high);
-      std::ranges::copy(block.codes, codes.begin() + b * kBlock);
+      std::ranges::copy(block.codes, codes.begin() + b * Q5Block::kElems);
     }
     if (most - least > 15) return false;
     shared.offset = static_cast<int16_t>(least - 16);
@@ -91,7 +70,7 @@ bool for_each_group(const WeightMatrix& matrix, int64_t group,
     for (int64_t row = task * kTask; row < std::min(matrix.rows(), (task + 1) * kTask); ++row) {
       const std::byte* from = row_of(matrix, row);
       for (int64_t g = 0; g < matrix.in() / group && fits; ++g) {
-        if (read.read(from + g * group / kBlock * kBlockBytes, group)) {
+        if (read.read(from + g * group / Q5Block::kElems * Q5Block::kBytes, group)) {
           visit(row, g, read);
         } else {
           fits = false;

@@ -5,10 +5,15 @@
 namespace asymkv::cuda {
 
 std::optional<RowSlots::Answer> RowSlots::find(std::span<const int32_t> rows) {
-  std::unordered_set<int32_t> distinct(rows.begin(), rows.end());
-  if (std::ssize(distinct) > capacity_) return std::nullopt;
-  std::erase_if(distinct, [&](int32_t row) { return slot_of_.contains(row); });
-  if (std::ssize(slot_of_) + std::ssize(distinct) > capacity_) slot_of_.clear();
+  std::unordered_set<int32_t> missing;
+  for (const int32_t row : rows) {
+    if (!slot_of_.contains(row)) missing.insert(row);
+  }
+  if (std::ssize(slot_of_) + std::ssize(missing) > capacity_) {
+    const std::unordered_set<int32_t> distinct(rows.begin(), rows.end());
+    if (std::ssize(distinct) > capacity_) return std::nullopt;
+    slot_of_.clear();
+  }
   Answer answer;
   answer.first_missing = std::ssize(slot_of_);
   for (const int32_t row : rows) {
