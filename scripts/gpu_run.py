@@ -33,7 +33,8 @@ QWEN3_8B = "src/asymkv/planner/testdata/configs/qwen3-8b.json"
 # Geometry, formats, workloads, bytes of pages: of the engine's stage.
 ENGINE_RUNS = (("qwen3-8b", "native,k16v8,k8v8", "8192/128/32,1024/1024/64", ""),
                ("qwen3-8b", "native,k16v8,k8v8", "1024/1024/64", "8GiB"),
-               ("qwen2.5-7b", "native,k16v8,k8v8-prebias,ki8v8-prebias", "8192/128/32", ""))
+               ("qwen2.5-7b", "native,k16v8,k8v8-prebias,ki8v8-prebias", "8192/128/32", ""),
+               ("qwen3-8b-awq", "native,k16v8", "8192/128/32", ""))
 TESTS = {"decode_gpu_test": "kernels/cuda", "write_gpu_test": "kernels/cuda", "cuda_attention_gpu_test": "kernels/cuda",
          "prefill_gpu_test": "kernels/cuda", "cuda_engine_gpu_test": "engine", "capacity_test": "planner"}
 SANITIZED = {"write_gpu_test": 1, "cuda_attention_gpu_test": 1, "decode_gpu_test": 8}  # and in how many parts

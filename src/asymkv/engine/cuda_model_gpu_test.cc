@@ -76,17 +76,15 @@ TEST(CudaModel, RoundsQueryRowsAsTheCpuDoes) {
   EXPECT_NE(rounded["cpu"], rows);
 }
 
-// Rows that the device does not keep are brought over when they are asked for; the table of 64 MiB is filled and starts
-// over, and a call of more rows than it holds is served too.
-TEST(CudaModel, LooksUpTheCpusRows) {
-  if (test::cannot_run_cuda()) GTEST_SKIP();
-  constexpr int64_t kRows = 3000, kDim = 8192;  // the table holds 2,048 of them
+// Of rows that the device does not keep for products.
+void expect_cpus_rows(GgmlType type) {
+  constexpr int64_t kRows = 3000, kDim = 8192;  // a table of 64 MiB holds 2,048 of them
   WeightMatrix matrix(kDim), placed(kDim);
   for (WeightMatrix* m : {&matrix, &placed}) {
-    const std::span<std::byte> bytes = m->append(GgmlType::kF16, kRows);
+    const std::span<std::byte> bytes = m->append(type, kRows);
     std::mt19937 random(5);
     for (size_t i = 0; i < bytes.size(); i += 2) {
-      const auto half = static_cast<uint16_t>(random() & 0xBBFFU);  // finite
+      const auto half = static_cast<uint16_t>(random() & 0xBBFFU);  // finite, also as the upper half of 32 bits
       std::memcpy(&bytes[i], &half, 2);
     }
   }
@@ -103,6 +101,14 @@ TEST(CudaModel, LooksUpTheCpusRows) {
     cuda.download(x.data(), found);
     EXPECT_EQ(found, expected) << count;
   }
+}
+
+// FP16 rows lie on the device. Others are brought over when they are asked for; the table is filled and starts over,
+// and a call of more rows than it holds is served too.
+TEST(CudaModel, LooksUpTheCpusRows) {
+  if (test::cannot_run_cuda()) GTEST_SKIP();
+  expect_cpus_rows(GgmlType::kF16);
+  expect_cpus_rows(GgmlType::kF32);
 }
 
 // The sums of weights are rounded in another order there: no number of these falls on a bound.

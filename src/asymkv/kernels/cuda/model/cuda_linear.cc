@@ -29,10 +29,40 @@ void check(cublasStatus_t status, const char* call) {
 // much as the matrix widened to BF16, written and read again. By bytes, not measured.
 constexpr int64_t kMostInt4Rows = 128;
 
+bool is_all(const WeightMatrix& matrix, GgmlType type) {
+  return std::ranges::all_of(matrix.parts(), [type](const WeightPart& part) { return part.type == type; });
+}
+
+// Rows of 16 bits.
+DeviceBuffer as_stored(const WeightMatrix& matrix) {
+  DeviceBuffer data(matrix.rows() * matrix.in() * dtype_bytes(DType::kBF16));
+  for (const WeightPart& part : matrix.parts()) {
+    const auto bytes = static_cast<size_t>(part.num_rows * part.row_bytes);
+    data.upload({part.data, bytes}, part.first_row * part.row_bytes);
+  }
+  return data;
+}
+
+}  // namespace
+
 struct DevicePlaced : PlacedWeights {
-  int64_t bytes() const override { return product_bytes() + (widened == nullptr ? 0 : widened->bytes()); }
-  std::unique_ptr<WidenedRows> widened;  // where rows are looked up and what products read is another form of them
+  int64_t bytes() const override {
+    return product_bytes() + half_rows.bytes() + (widened == nullptr ? 0 : widened->bytes());
+  }
+  // Where rows are looked up and what products read, if anything, is another form of them: one of the two.
+  DeviceBuffer half_rows;  // FP16
+  std::unique_ptr<WidenedRows> widened;
+
+  void keep_rows(const WeightMatrix& matrix) {
+    if (is_all(matrix, GgmlType::kF16)) {
+      half_rows = as_stored(matrix);
+    } else {
+      widened = std::make_unique<WidenedRows>(matrix);
+    }
+  }
 };
+
+namespace {
 
 struct DeviceWeights final : DevicePlaced {
   int64_t product_bytes() const override { return data.bytes(); }
@@ -118,23 +148,23 @@ CudaLinear::~CudaLinear() {
 }
 
 std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matrix, bool looks_up) {
+  const std::shared_ptr<DevicePlaced> placed = place_products(matrix);
+  if (looks_up && !keeps(matrix)) placed->keep_rows(matrix);
+  return placed;
+}
+
+std::shared_ptr<DevicePlaced> CudaLinear::place_products(const WeightMatrix& matrix) {
   const bool narrow = rounds();
-  std::unique_ptr<WidenedRows> widened;
-  if (looks_up && !keeps(matrix)) widened = std::make_unique<WidenedRows>(matrix);
   if (narrow) {
-    if (const auto packed = pack_int4(matrix)) return place_int4(*packed, std::move(widened));
+    if (const auto packed = pack_int4(matrix)) return place_int4(*packed);
   }
   const int64_t elem_bytes = narrow ? dtype_bytes(DType::kBF16) : dtype_bytes(DType::kF32);
   auto placed = std::make_shared<DeviceWeights>();
-  placed->widened = std::move(widened);
-  placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
-  if (narrow && keeps(matrix)) {  // nothing to round: as it is stored
-    for (const WeightPart& part : matrix.parts()) {
-      const auto bytes = static_cast<size_t>(part.num_rows * part.row_bytes);
-      placed->data.upload({part.data, bytes}, part.first_row * part.row_bytes);
-    }
+  if (narrow && keeps(matrix)) {  // nothing to round
+    placed->data = as_stored(matrix);
     return placed;
   }
+  placed->data = DeviceBuffer(matrix.rows() * matrix.in() * elem_bytes);
   const int64_t step = std::max<int64_t>(1, kStagingElems / matrix.in());
   for (int64_t begin = 0; begin < matrix.rows(); begin += step) {
     std::vector<int32_t> ids(static_cast<size_t>(std::min(step, matrix.rows() - begin)));
@@ -152,10 +182,8 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place(const WeightMatrix& matri
   return placed;
 }
 
-std::shared_ptr<const PlacedWeights> CudaLinear::place_int4(const Int4Weights& packed,
-                                                            std::unique_ptr<WidenedRows> widened) {
+std::shared_ptr<DevicePlaced> CudaLinear::place_int4(const Int4Weights& packed) {
   auto placed = std::make_shared<DeviceInt4>(packed);
-  placed->widened = std::move(widened);
   const int64_t bytes = packed.rows * packed.in * dtype_bytes(DType::kBF16);
   if (wide_ == nullptr || wide_->bytes() < bytes) {
     wide_.reset();  // before its successor takes memory
@@ -165,10 +193,15 @@ std::shared_ptr<const PlacedWeights> CudaLinear::place_int4(const Int4Weights& p
 }
 
 std::shared_ptr<const PlacedWeights> CudaLinear::place_rows(const WeightMatrix& matrix) {
-  if (keeps(matrix)) return place(matrix, true);
+  if (keeps(matrix)) return place_products(matrix);
   auto placed = std::make_shared<DeviceWeights>();
-  placed->widened = std::make_unique<WidenedRows>(matrix);
+  placed->keep_rows(matrix);
   return placed;
+}
+
+const void* CudaLinear::half_rows(const WeightMatrix& matrix) {
+  const auto* placed = dynamic_cast<const DevicePlaced*>(matrix.placed());
+  return placed == nullptr || placed->half_rows.bytes() == 0 ? nullptr : placed->half_rows.data();
 }
 
 WidenedRows* CudaLinear::widened_rows(const WeightMatrix& matrix) {
@@ -177,8 +210,7 @@ WidenedRows* CudaLinear::widened_rows(const WeightMatrix& matrix) {
 }
 
 bool CudaLinear::keeps(const WeightMatrix& matrix) const {
-  return !rounds() ||
-         std::ranges::all_of(matrix.parts(), [](const WeightPart& p) { return p.type == GgmlType::kBF16; });
+  return !rounds() || is_all(matrix, GgmlType::kBF16);
 }
 
 const void* CudaLinear::data(const WeightMatrix& matrix) {

@@ -11,6 +11,8 @@
 
 namespace asymkv::cuda {
 
+struct DevicePlaced;
+
 // Matrix products through cuBLASLt on the device's default stream: the same call gives the same bits; another number of
 // rows may use another algorithm.
 class CudaLinear {
@@ -22,7 +24,7 @@ class CudaLinear {
 
   // Keeps the matrix in device memory: 4-bit codes as they are where products round (int4_weights.h), others exactly
   // widened and rounded to the products' type.
-  // looks_up: rows will be asked for, too (widened_rows).
+  // looks_up: rows will be asked for, too (half_rows, widened_rows).
   std::shared_ptr<const PlacedWeights> place(const WeightMatrix& matrix, bool looks_up);
   // For looking up rows alone.
   std::shared_ptr<const PlacedWeights> place_rows(const WeightMatrix& matrix);
@@ -30,7 +32,8 @@ class CudaLinear {
   bool keeps(const WeightMatrix& matrix) const;
   bool rounds() const { return activations_ == Activations::k16; }  // then operands are BF16, else FP32
   int64_t workspace_bytes() const { return workspace_.bytes() + (wide_ == nullptr ? 0 : wide_->bytes()); }
-  // Exact rows of a placed matrix that was not kept; null for others.
+  // Exact rows of a placed matrix that was not kept: all of them in FP16, or those asked for. Null for others.
+  static const void* half_rows(const WeightMatrix& matrix);
   static WidenedRows* widened_rows(const WeightMatrix& matrix);
   // A placed matrix, [rows, in] of the products' type.
   static const void* data(const WeightMatrix& matrix);
@@ -39,7 +42,8 @@ class CudaLinear {
 
  private:
   struct Product;  // descriptors and algorithm of one shape
-  std::shared_ptr<const PlacedWeights> place_int4(const Int4Weights& packed, std::unique_ptr<WidenedRows> widened);
+  std::shared_ptr<DevicePlaced> place_products(const WeightMatrix& matrix);
+  std::shared_ptr<DevicePlaced> place_int4(const Int4Weights& packed);
   void run_int4(const LinearParams& params, const Int4Matrix& matrix, const void* x);
   void run_wide(const LinearParams& params, const void* weights, const void* x);
   const Product& product(const LinearParams& params);

@@ -64,12 +64,14 @@ void CudaModel::place_rows(WeightMatrix& matrix) const {
 void CudaModel::embed(const WeightMatrix& matrix, std::span<const int32_t> rows, float scale, float* x) const {
   EmbedParams params;
   if (matrix.placed() != nullptr && linear_.keeps(matrix)) {
-    params = {CudaLinear::data(matrix), linear_.rounds(), tables_->of(rows), std::ssize(rows), matrix.in()};
+    params = {CudaLinear::data(matrix), operand_dtype(), tables_->of(rows), std::ssize(rows), matrix.in()};
+  } else if (const void* half_rows = CudaLinear::half_rows(matrix); half_rows != nullptr) {
+    params = {half_rows, DType::kF16, tables_->of(rows), std::ssize(rows), matrix.in()};
   } else {
     WidenedRows* widened = CudaLinear::widened_rows(matrix);
     const auto places = widened == nullptr ? std::nullopt : widened->find(matrix, rows);
     if (!places) return ModelBackend::embed(matrix, rows, scale, x);
-    params = {widened->data(), false, tables_->of(*places), std::ssize(rows), matrix.in()};
+    params = {widened->data(), DType::kF32, tables_->of(*places), std::ssize(rows), matrix.in()};
   }
   params.scale = scale;
   params.x = x;

@@ -52,6 +52,9 @@ __device__ __forceinline__ float load(const float* from) {
 __device__ __forceinline__ float load(const __nv_bfloat16* from) {
   return __bfloat162float(*from);
 }
+__device__ __forceinline__ float load(const __half* from) {
+  return __half2float(*from);
+}
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p) {
@@ -292,7 +295,9 @@ __global__ void __launch_bounds__(kThreads)
 
 void launch_embed(const EmbedParams& p) {
   if (p.num_rows == 0) return;
-  const auto kernel = p.bf16 ? embed_kernel<__nv_bfloat16> : embed_kernel<float>;
+  const auto kernel = p.dtype == DType::kBF16  ? embed_kernel<__nv_bfloat16>
+                      : p.dtype == DType::kF16 ? embed_kernel<__half>
+                                               : embed_kernel<float>;
   kernel<<<static_cast<unsigned>(p.num_rows), kThreads, 0, stream()>>>(p);
 }
 

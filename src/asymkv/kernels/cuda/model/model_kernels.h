@@ -18,7 +18,7 @@ struct RotateParams {
 // x[i] = scale * row rows[i] of a [.., dim] matrix.
 struct EmbedParams {
   const void* matrix = nullptr;
-  bool bf16 = false;  // else FP32
+  DType dtype = DType::kF32;  // BF16, FP16 or FP32
   const int32_t* rows = nullptr;
   int64_t num_rows = 0;
   int64_t dim = 0;
