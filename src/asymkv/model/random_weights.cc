@@ -117,8 +117,9 @@ class RandomWeights final : public WeightSource {
 
   static void make_awq(int64_t group, TensorInfo& info) {
     if (group % Q5Block::kElems != 0 || info.row_elems() % group != 0) {
-      throw_unsupported("\"{}\" has rows of {} elements, which are no whole groups of {} in blocks of {}", info.name,
-                        info.row_elems(), group, Q5Block::kElems);
+      throw_unsupported(
+          "quantization_config.group_size: rows of \"{}\" have {} elements, no whole groups of {} in blocks of {}",
+          info.name, info.row_elems(), group, Q5Block::kElems);
     }
     info.stored_type = awq_stored_type(group);
     info.memory_type = "Q5_0";
