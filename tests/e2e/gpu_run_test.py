@@ -67,7 +67,9 @@ class GpuRun(unittest.TestCase):
     def test_engine_and_parity_keep_what_was_measured(self):
         self.run_stages("engine", "parity", "--model", "some/m.gguf")
         engine = self.receipt("engine")["rows"]
-        self.assertEqual([row["answer"]["policy"]["tier"] for row in engine], ["K16/V8"] * 3)
+        self.assertEqual({row["answer"]["policy"]["tier"] for row in engine}, {"K16/V8"})
+        self.assertEqual([row["command"].split()[3] for row in engine], [
+            f"bench/geometries/{name}" for name in ("qwen3-8b", "qwen3-8b", "qwen2.5-7b", "qwen3-8b-awq")])
         self.assertIn("--pool 8GiB", engine[1]["command"])
         parity = self.receipt("parity")["rows"][0]
         self.assertEqual(parity["model"], "m.gguf")
